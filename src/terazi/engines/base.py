@@ -1,0 +1,46 @@
+"""The ``LaunchSpec`` noun: all that the supervisor needs to start an engine and to know that it is ready."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expectation:
+    """A figure that the engine's log should confirm after loading."""
+
+    term: str
+    device: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """One engine process.
+
+    Args:
+        plan_id: joins prediction and measurement.
+        model_name: the id that clients use.
+        argv: the command, binary first.
+        env: variables to set on top of the inherited environment.
+        base_url: where it will listen, e.g. ``http://127.0.0.1:41234``.
+        api_key: the random key that the engine demands and only the gateway knows.
+        health_path: answers 200 once loaded.
+        probe_path, probe_body: a request that makes the engine generate one token; readiness is its success.
+        stop_grace_s: how long SIGTERM may take before SIGKILL.
+        stall_s: loading is given up after this long without any progress.
+        expectations: what the log should then say.
+    """
+
+    plan_id: str
+    engine: str
+    model_name: str
+    argv: tuple[str, ...]
+    env: tuple[tuple[str, str], ...] = ()
+    base_url: str
+    api_key: str = field(repr=False)
+    health_path: str = "/health"
+    probe_path: str = "/v1/completions"
+    probe_body: str = '{"prompt": "1", "max_tokens": 1}'
+    stop_grace_s: float = 10.0
+    stall_s: float = 60.0
+    expectations: tuple[Expectation, ...] = ()
+    schema: str = "terazi.launch/1"

@@ -1,0 +1,1 @@
+"""Shapes and translations of each API, without I/O: dicts and bytes in, dicts and bytes out."""

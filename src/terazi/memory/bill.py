@@ -1,0 +1,104 @@
+"""The ``Bill`` noun: lines of bytes, per device, each with its formula and basis."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Term(StrEnum):
+    """What the bytes are for."""
+
+    WEIGHTS = "weights"
+    KV = "kv"
+    STATE = "state"  # recurrent state
+    COMPUTE = "compute"
+    OVERHEAD = "overhead"  # driver context, output buffer
+
+
+class LineBasis(StrEnum):
+    """How sure a line is."""
+
+    EXACT = "exact"  # the engine's own arithmetic, redone
+    MODELLED = "modelled"  # a model of the engine's allocator, within a stated error
+    UPPER_BOUND = "upper-bound"  # this family's rules aren't known; it can't be more
+    CATALOGUE = "catalogue"  # a figure published for this card or driver
+    ENGINE = "measured-by-engine"  # the engine itself printed it
+
+
+#: The id of host memory in a bill.
+HOST = "Host"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BillLine:
+    """One allocation. ``formula`` is an id that the reference page explains; ``note`` is for people.
+
+    ``reclaimable`` marks file-backed pages (mmap) that the kernel may drop; they still count in the total.
+    """
+
+    term: Term
+    device: str
+    bytes: int
+    formula: str
+    basis: LineBasis
+    note: str = ""
+    reclaimable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceBill:
+    """The lines of one device, summed by term."""
+
+    device: str
+    weights_bytes: int
+    kv_bytes: int
+    state_bytes: int
+    compute_bytes: int
+    overhead_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the five terms."""
+        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.compute_bytes + self.overhead_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """What an engine will hold after loading (``lines``) and what it may take later (``growth``).
+
+    ``growth`` lines (host prompt cache, context checkpoints) are ceilings that an engine reaches only
+    under use; they are no part of ``total_bytes`` but a plan leaves room for them.
+    ``exact`` is False as soon as a line is an upper bound; ``reasons`` then say why.
+    """
+
+    engine: str
+    build: str
+    lines: tuple[BillLine, ...]
+    growth: tuple[BillLine, ...] = ()
+    exact: bool = True
+    reasons: tuple[str, ...] = ()
+    schema: str = "terazi.bill/1"
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the lines."""
+        return sum(line.bytes for line in self.lines)
+
+    def devices(self) -> tuple[str, ...]:
+        """Device ids in order of first mention."""
+        return tuple(dict.fromkeys(line.device for line in self.lines))
+
+    def on(self, device: str) -> DeviceBill:
+        """The lines of *device*, summed by term (all zero for a device without lines)."""
+        return DeviceBill(
+            device=device,
+            weights_bytes=_sum(self.lines, device, Term.WEIGHTS),
+            kv_bytes=_sum(self.lines, device, Term.KV),
+            state_bytes=_sum(self.lines, device, Term.STATE),
+            compute_bytes=_sum(self.lines, device, Term.COMPUTE),
+            overhead_bytes=_sum(self.lines, device, Term.OVERHEAD),
+        )
+
+
+def _sum(lines: Iterable[BillLine], device: str, term: Term) -> int:
+    return sum(line.bytes for line in lines if line.device == device and line.term is term)

@@ -1,0 +1,70 @@
+"""The settings of llama.cpp that move memory, as its command line states them.
+
+Names follow llama.cpp's own (``common/arg.cpp``, b11434). ``None`` means "not given": the engine decides.
+"""
+
+from dataclasses import dataclass
+
+#: The build whose rules this package redoes.
+BUILD = "b11434"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaCppSettings:
+    """One llama.cpp configuration.
+
+    Args:
+        tool: which of llama.cpp's programs it is for; ``llama-server`` reserves logits for its slots only,
+            ``llama-fit-params`` and ``llama-cli`` for a whole micro-batch, and they know no auto-slots.
+        n_ctx: ``-c``; 0 is the model's training context.
+        n_parallel: ``-np``; None is the tool's default (llama-server: 4 slots with a unified cache; others 1).
+        kv_unified: ``--kv-unified`` / ``--no-kv-unified``; None is the tool's default.
+        n_batch, n_ubatch: ``-b``, ``-ub``.
+        flash_attn: ``on``, ``off`` or ``auto``.
+        type_k, type_v: ggml type names of the cache, e.g. ``f16``, ``q8_0``.
+        swa_full: ``--swa-full``.
+        n_gpu_layers: ``-ngl``; None is the engine's default (all that there are devices for).
+        split_mode: ``none``, ``layer``, ``row`` or ``tensor``.
+        tensor_split: ``-ts``; empty splits by free memory.
+        main_gpu: ``-mg``.
+        devices: ``-dev`` names; empty is all. ``("none",)`` is the CPU alone.
+        rpc: ``--rpc`` endpoints, in order.
+        kv_offload: False with ``--no-kv-offload``.
+        mmap, mlock, repack, op_offload, no_host: the loading switches.
+        override_tensor: ``-ot`` pairs of (regular expression, buffer type), in order.
+        cpu_moe, n_cpu_moe: ``--cpu-moe``, ``--n-cpu-moe``.
+        cache_ram_mib: ``--cache-ram``; None is the engine's default (8192), -1 no limit, 0 off.
+        ctx_checkpoints: ``--ctx-checkpoints``; None is the engine's default.
+        embedding: ``--embedding``.
+        fit: False with ``--fit off``.
+    """
+
+    tool: str = "llama-server"
+    n_ctx: int = 0
+    n_parallel: int | None = None
+    kv_unified: bool | None = None
+    n_batch: int = 2048
+    n_ubatch: int = 512
+    flash_attn: str = "auto"
+    type_k: str = "f16"
+    type_v: str = "f16"
+    swa_full: bool = False
+    n_gpu_layers: int | None = None
+    split_mode: str = "layer"
+    tensor_split: tuple[float, ...] = ()
+    main_gpu: int = 0
+    devices: tuple[str, ...] = ()
+    rpc: tuple[str, ...] = ()
+    kv_offload: bool = True
+    mmap: bool = True
+    mlock: bool = False
+    repack: bool = True
+    op_offload: bool = True
+    no_host: bool = False
+    override_tensor: tuple[tuple[str, str], ...] = ()
+    cpu_moe: bool = False
+    n_cpu_moe: int = 0
+    cache_ram_mib: int | None = None
+    ctx_checkpoints: int | None = None
+    embedding: bool = False
+    fit: bool = True

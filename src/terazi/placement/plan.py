@@ -1,0 +1,89 @@
+"""The ``Plan`` and ``Refusal`` nouns."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from terazi.memory.bill import Bill
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.workload import Workload
+
+
+class Verdict(StrEnum):
+    """How it fits."""
+
+    FITS = "fits"
+    FITS_OFFLOADED = "fits-offloaded"  # there are accelerators, and some layers had to stay in RAM
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """What one device holds. ``layers`` is the inclusive range (first, last); index ``block_count`` is the output.
+
+    ``capacity_bytes`` is what the plan may use there: free memory less the reserve for others.
+    """
+
+    id: str
+    name: str
+    layers: tuple[int, int] | None
+    weights_bytes: int
+    kv_bytes: int
+    state_bytes: int
+    compute_bytes: int
+    overhead_bytes: int
+    total_bytes: int
+    capacity_bytes: int
+    headroom_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A placement that fits. ``id`` is a hash of model, machine and settings, and rides on every record."""
+
+    id: str
+    engine: str
+    settings: LlamaCppSettings
+    workload: Workload
+    verdict: Verdict
+    devices: tuple[DeviceShare, ...]
+    bill: Bill
+    reasons: tuple[str, ...] = ()
+    schema: str = "terazi.plan/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """How much is missing on one device."""
+
+    device: str
+    needed_bytes: int
+    capacity_bytes: int
+
+    @property
+    def missing_bytes(self) -> int:
+        """What would have to be freed or added."""
+        return max(0, self.needed_bytes - self.capacity_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """The nearest thing that fits: its settings as flags, what it gives up, and what it would hold."""
+
+    settings: LlamaCppSettings
+    change: str
+    gives_up: str
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why it doesn't fit, per device, and what would. ``closest`` is the placement that came nearest."""
+
+    reason: str
+    shortfall: tuple[Shortfall, ...]
+    alternatives: tuple[Alternative, ...]
+    closest: tuple[DeviceShare, ...]
+    bill: Bill
+    settings: LlamaCppSettings
+    workload: Workload
+    schema: str = "terazi.refusal/1"
