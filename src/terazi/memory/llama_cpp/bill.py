@@ -6,9 +6,7 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 
 
-def weigh(
-    spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...], isa: frozenset[str]
-) -> Bill:
+def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...], isa: frozenset[str]) -> Bill:
     """The bytes that each device and the host will hold after llama.cpp has loaded *spec*.
 
     Args:

@@ -1,0 +1,79 @@
+"""Shared by all tests: Hypothesis profile, and the guard that keeps the core free of I/O."""
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
+)
+settings.load_profile("terazi")
+
+HERE = Path(__file__).parent
+#: Tests under these folders are tests of the core: a call that opens anything fails them.
+GUARDED = (HERE / "unit", HERE / "property")
+
+_FORBIDDEN = (
+    "socket.",
+    "subprocess.",
+    "os.system",
+    "os.exec",
+    "os.fork",
+    "os.posix_spawn",
+    "os.spawn",
+    "os.listdir",
+    "os.scandir",
+    "sqlite3.",
+    "urllib.",
+    "ctypes.dlopen",
+)
+#: What the import system and tracebacks open on Python's own behalf.
+_SOURCE_SUFFIXES = (".py", ".pyc", ".so")
+
+_armed: list[str] = []
+_caught: list[str] = []
+
+
+def _audit(event: str, args: tuple[object, ...]) -> None:
+    if not _armed:
+        return
+    if event == "open":
+        if isinstance(args[0], int) or str(args[0]).endswith(_SOURCE_SUFFIXES):
+            return
+    elif event in {"os.listdir", "os.scandir"}:
+        if any("importlib" in f for f in _stack_files()):
+            return
+    elif not event.startswith(_FORBIDDEN):
+        return
+    _caught.append(f"{event}{args[:1]!r}")
+    raise RuntimeError(f"a core test did I/O: {event} {args[:1]!r}")
+
+
+def _stack_files() -> Generator[str, None, None]:
+    frame = sys._getframe(1)
+    while frame is not None:
+        yield frame.f_code.co_filename
+        frame = frame.f_back  # type: ignore[assignment]
+
+
+sys.addaudithook(_audit)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Arm the audit hook while a core test runs; a swallowed exception still fails the test."""
+    guarded = any(folder in item.path.parents for folder in GUARDED)
+    if not guarded:
+        return (yield)
+    _caught.clear()
+    _armed.append(item.nodeid)
+    try:
+        result = yield
+    finally:
+        _armed.pop()
+    if _caught:
+        pytest.fail(f"a core test did I/O: {_caught[0]}", pytrace=False)
+    return result
