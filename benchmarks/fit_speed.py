@@ -20,7 +20,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from terazi.performance import efficiency
-from terazi.performance.fit import Observation, fit_decode, leave_one_card_out, log_error, quantile
+from terazi.performance.fit import Observation, fit_decode, leave_one_card_out, log_error, predict_tok_s, quantile
+from terazi.performance.links import BOUNDARY_S
 from terazi.performance.roofline import distinct_experts
 
 TABLE = Path(__file__).parent / "data" / "measured_speed.csv"
@@ -149,8 +150,8 @@ def report_prefill(rows: list[Row]) -> None:
     fractions: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["kind"] == "prefill" and row["count"] == "1" and row["fp16_tflops"] and int(row["depth"]) == 0:
-            if int(row["tokens"]) > 2048:
-                continue
+            if int(row["tokens"]) > 2048 or row["experts"] != "0":
+                continue  # routed experts prefill at another fraction, and one card alone has such rows
             flops = 2e9 * float(row["active_params_b"]) * float(row["tok_s"])
             fractions[row["card_class"]][row["card"]].append(flops / (float(row["fp16_tflops"]) * 1e12))
     print("prefill fraction of peak, median over cards (and range)")
@@ -172,8 +173,8 @@ def report_batches(rows: list[Row]) -> None:
         if row["kind"] != "decode" or batch == 1:
             continue
         e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-        factor = efficiency.CARD_FACTOR.get(row["card"], 1.0)
-        step = read_bytes(row) / (e.memory * factor * float(row["bandwidth_gb_s"]) * 1e9)
+        e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
+        step = read_bytes(row) / (e.memory * float(row["bandwidth_gb_s"]) * 1e9)
         step += int(row["layers"]) * e.layer_s
         flops = 2e9 * float(row["active_params_b"])
         step += (batch - 1) * flops / (e.compute * float(row["fp16_tflops"]) * 1e12)
@@ -195,10 +196,28 @@ def report_splits(rows: list[Row]) -> None:
             prefill[row["card"], row["model"] + row["quant"], row["tokens"]][row["count"]] = float(row["tok_s"])
         if row["kind"] == "decode" and row["count"] != "1" and int(row["tokens"]) <= 1024:
             e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-            factor = efficiency.CARD_FACTOR.get(row["card"], 1.0)
-            groups[row["card"], row["count"]].append(log_error(observation(row), e.memory * factor, e.layer_s))
+            e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
+            o = observation(row)
+            step = 1 / predict_tok_s(o, e.memory, e.layer_s) + (int(row["count"]) - 1) * BOUNDARY_S
+            groups[row["card"], row["count"]].append(math.log(o.tok_s * step))
     for (card, count), logs in groups.items():
         print(f"  {count}x {card:<28} {math.exp(-statistics.median(logs)) - 1:+6.1%}")
+    print("layer split, decode: seconds per boundary (step on n cards less the step on one, same model)")
+    one = {
+        (r["card"], r["model"], r["quant"], r["tokens"]): 1 / float(r["tok_s"])
+        for r in rows
+        if r["kind"] == "decode" and r["count"] == "1" and r["build"] == "2024-05"
+    }
+    costs = [
+        (1 / float(r["tok_s"]) - one[key]) / (int(r["count"]) - 1)
+        for r in rows
+        if r["kind"] == "decode"
+        and int(r["count"]) > 1
+        and int(r["tokens"]) <= 1024
+        and (key := (r["card"], r["model"], r["quant"], r["tokens"])) in one
+    ]
+    print(f"  median {statistics.median(costs) * 1e3:.2f} ms of {len(costs)}, "
+          f"10-90 % {quantile(costs, 0.1) * 1e3:.2f}..{quantile(costs, 0.9) * 1e3:.2f}")
     print("layer split, prefill of 4096 tokens: share of the ideal overlap that is reached")
     shares = []
     for (card, model, tokens), counts in prefill.items():
@@ -223,7 +242,8 @@ def main() -> int:
     errors = []
     for row in deep:
         e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-        errors.append(log_error(observation(row), e.memory * efficiency.CARD_FACTOR.get(row["card"], 1.0), e.layer_s))
+        e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
+        errors.append(log_error(observation(row), e.memory, e.layer_s))
     print(f"builds without flash attention, tg4096 and tg8192: median error {median_abs_error(errors):.1%}")
     report_prefill(rows)
     report_batches(rows)
