@@ -19,12 +19,12 @@ _NAMES = {name.upper(): name for name in TYPE_BY_NAME}
 def _twin(
     path: Path,
     arch: str,
+    *,
     name: str,
     quant: str,
     keys: Mapping[str, object],
     head: Mapping[str, tuple[int, ...]],
     block: Mapping[str, tuple[int, ...]],
-    *,
     vocab_size: int,
     tokenizer: str,
     merges: int = 0,
@@ -52,9 +52,9 @@ def _llama(
     return _twin(
         path,
         "llama",
-        name,
-        quant,
-        {
+        name=name,
+        quant=quant,
+        keys={
             ".context_length": context,
             ".embedding_length": width,
             ".block_count": layers,
@@ -66,13 +66,13 @@ def _llama(
             ".rope.dimension_count": 128,
             ".vocab_size": vocab,
         },
-        {
+        head={
             "token_embd.weight": (width, vocab),
             "output_norm.weight": (width,),
             "output.weight": (width, vocab),
             "rope_freqs.weight": (64,),
         },
-        {
+        block={
             "attn_norm.weight": (width,),
             "attn_q.weight": (width, width),
             "attn_k.weight": (width, kv),
@@ -125,9 +125,9 @@ def gemma3_27b(path: Path, quant: str = "Q4_K") -> Path:
     return _twin(
         path,
         "gemma3",
-        "Gemma-3-27B-it",
-        quant,
-        {
+        name="Gemma-3-27B-it",
+        quant=quant,
+        keys={
             ".context_length": 131072,
             ".embedding_length": width,
             ".block_count": 62,
@@ -142,8 +142,8 @@ def gemma3_27b(path: Path, quant: str = "Q4_K") -> Path:
             ".rope.scaling.type": "linear",
             ".rope.scaling.factor": 8.0,
         },
-        {"token_embd.weight": (width, vocab), "output_norm.weight": (width,)},
-        {
+        head={"token_embd.weight": (width, vocab), "output_norm.weight": (width,)},
+        block={
             "attn_norm.weight": (width,),
             "attn_q.weight": (width, 4096),
             "attn_k.weight": (width, 2048),
@@ -169,9 +169,9 @@ def mixtral_8x7b(path: Path, quant: str = "Q4_K") -> Path:
     return _twin(
         path,
         "llama",
-        "Mixtral-8x7B-Instruct",
-        quant,
-        {
+        name="Mixtral-8x7B-Instruct",
+        quant=quant,
+        keys={
             ".context_length": 32768,
             ".embedding_length": width,
             ".block_count": 32,
@@ -185,12 +185,12 @@ def mixtral_8x7b(path: Path, quant: str = "Q4_K") -> Path:
             ".expert_count": experts,
             ".expert_used_count": 2,
         },
-        {
+        head={
             "token_embd.weight": (width, vocab),
             "output_norm.weight": (width,),
             "output.weight": (width, vocab),
         },
-        {
+        block={
             "attn_norm.weight": (width,),
             "attn_q.weight": (width, width),
             "attn_k.weight": (width, 1024),
