@@ -96,12 +96,14 @@ def vocabulary(size: int, model: str = "gpt2", *, merges: int = 0) -> dict[str, 
         types[:3] = [2, 3, 3]
         tokens[3:259] = [f"<0x{b:02X}>" for b in range(256)]
         types[3:259] = [6] * 256
+        keys["tokenizer.ggml.tokens"] = tokens
         keys["tokenizer.ggml.scores"] = Typed(ARRAY, [-float(i) for i in range(size)], FLOAT32)
+        keys["tokenizer.ggml.token_type"] = types
     else:
         keys["tokenizer.ggml.pre"] = "default"
+        keys["tokenizer.ggml.tokens"] = tokens
+        keys["tokenizer.ggml.token_type"] = types
         keys["tokenizer.ggml.merges"] = [f"t {i}" for i in range(max(merges, 1))]
-    keys["tokenizer.ggml.tokens"] = tokens
-    keys["tokenizer.ggml.token_type"] = types
     keys["tokenizer.ggml.bos_token_id"] = 1
     keys["tokenizer.ggml.eos_token_id"] = 2
     return keys

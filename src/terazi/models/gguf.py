@@ -34,8 +34,8 @@ _TENSOR_BYTES_MAX: Final = 8 + NAME_BYTES_LIMIT + 4 + 4 * 8 + 4 + 8
 
 _U64: Final = Struct("<Q").unpack_from
 _U32: Final = Struct("<I").unpack_from
-#: By number of dimensions: the dimensions, the type, the offset.
-_SHAPES: Final = tuple(Struct(f"<{n}QIQ") for n in range(5))
+#: By number of dimensions: the dimensions and the type.
+_SHAPES: Final = tuple(Struct(f"<{n}QI") for n in range(5))
 _SIGNED_LIMIT: Final = 2**63
 
 
@@ -171,6 +171,9 @@ class _Parser:
         window, file_index = self._window, self._file_index
         tensors: list[Tensor] = []
         names: set[str] = set()
+        # Layers repeat each other: what follows from the bytes of a shape and a type is worked out once.
+        payloads: dict[bytes, tuple[tuple[int, ...], str, int]] = {}
+        prefix, block = "", None
         expected = 0
         mask = alignment - 1
         window.subject = "the list of tensors"
@@ -182,28 +185,36 @@ class _Parser:
                 (length,) = _U64(buffer, position)
                 if length > NAME_BYTES_LIMIT:
                     raise self._bad(f"has a tensor name of {length:,} bytes")
-                position += 8
-                name = buffer[position : position + length].decode("utf-8", "backslashreplace")
-                position += length
-                (dimensions,) = _U32(buffer, position)
+                start = position + 8 + length
+                name = buffer[position + 8 : start].decode("utf-8", "backslashreplace")
+                (dimensions,) = _U32(buffer, start)
                 if dimensions > 4:
                     raise self._bad(f"gives tensor {name} {dimensions:,} dimensions")
-                row = _SHAPES[dimensions]
-                *shape, kind, offset = row.unpack_from(buffer, position + 4)
+                end = start + 8 + 8 * dimensions
+                (offset,) = _U64(buffer, end)
             except StructError:
                 raise window.too_short() from None
-            window.position = position + 4 + row.size
+            window.position = end + 8
             if name in names:
                 raise self._bad(f"has the tensor {name} twice")
             names.add(name)
-            dtype, n_bytes = self._payload(name, shape, kind)
+            key = buffer[start:end]
+            payload = payloads.get(key)
+            if payload is None:
+                payload = payloads[key] = self._payload(name, key)
+            shape, dtype, n_bytes = payload
             if offset != expected:
                 raise self._bad(f"puts tensor {name} at offset {offset:,} instead of {expected:,}")
             expected += (n_bytes + mask) & ~mask
-            tensors.append(Tensor(name, tuple(shape) or (1,), dtype, n_bytes, offset, file_index, _block_of(name)))
+            if not prefix or not name.startswith(prefix):
+                prefix, block = _block_of(name)
+            tensors.append(Tensor(name, shape, dtype, n_bytes, offset, file_index, block))
         return tuple(tensors), expected
 
-    def _payload(self, name: str, shape: list[int], kind: int) -> tuple[str, int]:
+    def _payload(self, name: str, entry: bytes) -> tuple[tuple[int, ...], str, int]:
+        """Shape, type name and bytes from the part of an entry between the name and the offset."""
+        dimensions = len(entry) // 8 - 1
+        *shape, kind = _SHAPES[dimensions].unpack_from(entry, 4)
         known = TYPE_BY_ID.get(kind)
         if known is None:
             what = REMOVED.get(kind)
@@ -220,11 +231,11 @@ class _Parser:
             elements *= extent
         n_bytes = elements // block_size * block_bytes
         # A dimension of 0 makes the product 0 whatever the others are, so these are looked at as well.
-        if n_bytes >= _SIGNED_LIMIT or elements >= _SIGNED_LIMIT or max(shape, default=1) >= _SIGNED_LIMIT:
+        if max(n_bytes, elements, *shape, 0) >= _SIGNED_LIMIT:
             raise self._bad(f"gives tensor {name} the impossible shape {shape}")
         if (shape[0] if shape else 1) % block_size:
             raise self._bad(f"gives tensor {name} rows that aren't whole blocks of {block_size} ({dtype})")
-        return dtype, n_bytes
+        return tuple(shape) or (1,), dtype, n_bytes
 
     def _check_extent(self, tensors: tuple[Tensor, ...], data_offset: int, data_bytes: int) -> None:
         size, label = self._window.size, self._window.label
@@ -246,12 +257,15 @@ class _Parser:
         )
 
 
-def _block_of(name: str) -> int | None:
-    """N of ``blk.N.…``, as the loader's ``sscanf("blk.%d.")`` finds it."""
+def _block_of(name: str) -> tuple[str, int | None]:
+    """The prefix ``blk.N.`` and N, as the loader's ``sscanf("blk.%d.")`` finds it; else an empty prefix."""
     if not name.startswith("blk."):
-        return None
-    number = name[4 : name.find(".", 4)]
-    return int(number) if number.isdecimal() and number.isascii() and len(number) < 10 else None
+        return "", None
+    end = name.find(".", 4)
+    number = name[4:end]
+    if end < 0 or not (number.isdecimal() and number.isascii() and len(number) < 10):
+        return "", None
+    return name[: end + 1], int(number)
 
 
 def header_from_bytes(data: bytes, path: str = "model.gguf", size: int | None = None) -> GgufHeader:
