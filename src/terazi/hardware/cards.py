@@ -33,10 +33,10 @@ _IDLE_SHARE: Final = 22 / 350
 
 
 def driver_reserve_bytes(total_bytes: int) -> int:
-    """What an idle driver keeps of a card's total before any process: 384 MiB, 512 from 28 GiB on, 640 from 60 GiB on.
+    """What an idle driver keeps of a card's total: 384 MiB, from 28 GiB on 512 MiB, from 60 GiB on 640 MiB.
 
-    A stated default, from NVIDIA cards. With the context's share it stays at or above what llama.cpp logs in public reports showed as
-    not free on idle cards: 594 MiB (3090), 565 (4090), 474 (L4), 1019 (5090), 1007 (H100 80 GB).
+    A stated default, from NVIDIA cards. Together with ``context_figure`` it is at or above what public llama.cpp
+    logs showed as not free on idle cards: 594 MiB (3090), 565 (4090), 474 (L4), 1019 (5090), 1007 (H100 80 GB).
     """
     if total_bytes >= 60 * GIB:
         return 640 * MIB

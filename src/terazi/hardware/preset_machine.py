@@ -33,7 +33,10 @@ class RamPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardPart:
-    """*count* equal cards, or RPC stand-ins where there is no record. ``part`` is the text, ``said`` the name in it."""
+    """*count* equal cards, or RPC stand-ins where there is no record.
+
+    ``part`` is the whole text, ``said`` the name in it; ``size_bytes`` is what was said about memory.
+    """
 
     part: str
     count: int
@@ -47,6 +50,7 @@ class CardPart:
 
 
 def build_machine(name: str, groups: Sequence[CardPart], ram: RamPart) -> Machine:
+    """Put the parts together: devices in llama.cpp's order, links and host, with a note on each assumption."""
     ranked = sorted(groups, key=lambda g: list(cards.DEVICE_NAMES).index(_backend(g)))
     counts: dict[str, int] = {}
     devices: list[Device] = []
