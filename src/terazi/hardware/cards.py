@@ -111,6 +111,13 @@ def narrower(a: PcieLink | None, b: PcieLink | None, basis: Basis) -> PcieLink |
     return PcieLink(generation=min(a.generation, b.generation), lanes=min(a.lanes, b.lanes), basis=basis)
 
 
+def nvlink_rate(record: GpuRecord, cards_joined: int) -> float | None:
+    """Bytes per second one way between two cards; in a mesh each card's links are shared by three neighbours."""
+    if record.nvlink_bytes_per_s is None or record.nvlink_topology != "mesh" or cards_joined <= 2:
+        return record.nvlink_bytes_per_s
+    return record.nvlink_bytes_per_s / 3
+
+
 def unknown_figure(note: str) -> Figure:
     """A figure that can't be known here, and why."""
     return Figure(value=None, basis=Basis.ASSUMED, note=note)

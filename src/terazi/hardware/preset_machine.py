@@ -146,11 +146,9 @@ def _device(device_id: str, backend: str, group: CardPart) -> Device:
 
 def _port(group: CardPart, number: int, index: int) -> Port:
     record = group.record
-    if not group.nvlink or record is None or record.nvlink_bytes_per_s is None:
+    if not group.nvlink or record is None:
         return Port(p2p=group.p2p)
-    rate = record.nvlink_bytes_per_s
-    # In a mesh of four each card's links are shared out among its three neighbours.
-    rate = rate / 3 if record.nvlink_topology == "mesh" and group.count > 2 else rate
+    rate = cards.nvlink_rate(record, group.count)
     pair = f".{index // 2}" if record.nvlink_topology == "bridge" else ""
     return Port(nvlink_group=f"{number}{pair}", nvlink_bytes_per_s=rate, p2p=group.p2p)
 
