@@ -1,6 +1,6 @@
 """Which device gets which layer: llama.cpp's own rule, in its own precision.
 
-Sources, b11434: ``src/llama-model.cpp:llama_model_base::load_tensors``, ``src/llama.cpp:llama_prepare_model_devices``.
+Sources, b11434: ``src/llama-model.cpp:load_tensors``, ``src/llama.cpp:llama_prepare_model_devices``.
 The engine compares 32-bit floats, so the split points are rounded to them here too: with thirds and a layer
 count that they divide, one bit decides where a layer goes.
 """
@@ -27,14 +27,14 @@ def select_devices(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> t
         return ()
     chosen = devices
     if settings.devices:
-        by_id = {device.id: device for device in devices}
+        by_id = {device.id.casefold(): device for device in devices}
         for name in settings.devices:
-            if name not in by_id:
+            if name.casefold() not in by_id:
                 raise UsageError(
                     f"The machine has no device {name}.",
-                    hint=f"It has: {', '.join(by_id) or 'no accelerator'}.",
+                    hint=f"It has: {', '.join(device.id for device in devices) or 'no accelerator'}.",
                 )
-        chosen = tuple(by_id[name] for name in settings.devices)
+        chosen = tuple(by_id[name.casefold()] for name in settings.devices)
     if settings.split_mode == "none" and chosen:
         if settings.main_gpu < 0:
             return ()

@@ -131,7 +131,7 @@ def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:
                 )
         elif width % kind.block:
             raise UsageError(
-                f"A KV cache of type {name} needs head widths in multiples of {kind.block}; this model has {width}.",
+                f"A {name} KV cache needs head widths in multiples of {kind.block}; this model has {width}.",
                 hint=f"Use {flag} f16 or bf16.",
             )
 
