@@ -131,8 +131,8 @@ def report_decode(rows: list[Row]) -> None:
     for row in rows:
         e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
         by_card[row["card"]].append(log_error(observation(row), e.memory, e.layer_s))
-    for card, logs in by_card.items():
-        print(f'    "{card}": {math.exp(statistics.median(logs)):.2f},')
+    for card, ratios in by_card.items():
+        print(f'    "{card}": {math.exp(statistics.median(ratios)):.2f},')
 
     known = within_card(rows)
     unseen = card_weighted(residuals)
@@ -142,7 +142,7 @@ def report_decode(rows: list[Row]) -> None:
     ):
         low, high = math.exp(quantile(values, 0.1)), math.exp(quantile(values, 0.9))
         inside = sum(spread[0] <= math.exp(e) <= spread[1] for e in values) / len(values)
-        print(f"  {name}: 10-90 % quantiles {low:.2f}..{high:.2f}; shipped {spread} covers {inside:.0%} of {len(values)}")
+        print(f"  {name}: 10-90 % quantiles {low:.2f}..{high:.2f}; shipped {spread} covers {inside:.0%}")
 
 
 def report_prefill(rows: list[Row]) -> None:
@@ -181,9 +181,11 @@ def report_batches(rows: list[Row]) -> None:
         ratio = batch / step / float(row["tok_s"])
         errors.append(math.log(ratio))
         print(f"  {row['card']:<18} {row['model']:<24} B={batch:<3} depth {row['depth']:>6} {ratio - 1:+6.1%}")
-    print(f"  median error {statistics.median(abs(math.exp(e) - 1) for e in errors):.1%}; "
-          f"10-90 % of measured / predicted {math.exp(quantile([-e for e in errors], 0.1)):.2f}"
-          f"..{math.exp(quantile([-e for e in errors], 0.9)):.2f}")
+    print(
+        f"  median error {statistics.median(abs(math.exp(e) - 1) for e in errors):.1%}; "
+        f"10-90 % of measured / predicted {math.exp(quantile([-e for e in errors], 0.1)):.2f}"
+        f"..{math.exp(quantile([-e for e in errors], 0.9)):.2f}"
+    )
 
 
 def report_splits(rows: list[Row]) -> None:
@@ -216,8 +218,10 @@ def report_splits(rows: list[Row]) -> None:
         and int(r["tokens"]) <= 1024
         and (key := (r["card"], r["model"], r["quant"], r["tokens"])) in one
     ]
-    print(f"  median {statistics.median(costs) * 1e3:.2f} ms of {len(costs)}, "
-          f"10-90 % {quantile(costs, 0.1) * 1e3:.2f}..{quantile(costs, 0.9) * 1e3:.2f}")
+    print(
+        f"  median {statistics.median(costs) * 1e3:.2f} ms of {len(costs)}, "
+        f"10-90 % {quantile(costs, 0.1) * 1e3:.2f}..{quantile(costs, 0.9) * 1e3:.2f}"
+    )
     print("layer split, prefill of 4096 tokens: share of the ideal overlap that is reached")
     shares = []
     for (card, model, tokens), counts in prefill.items():
@@ -238,13 +242,15 @@ def main() -> int:
     rows = load()
     single = [r for r in rows if is_single_decode(r)]
     report_decode(single)
-    deep = [r for r in rows if r["kind"] == "decode" and r["count"] == "1" and r["batch"] == "1" and r not in single]
-    errors = []
+    deep = [
+        r for r in rows if r["kind"] == "decode" and r["count"] == "1" and r["batch"] == "1" and r not in single
+    ]
+    deep_errors = []
     for row in deep:
         e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
         e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
-        errors.append(log_error(observation(row), e.memory, e.layer_s))
-    print(f"builds without flash attention, tg4096 and tg8192: median error {median_abs_error(errors):.1%}")
+        deep_errors.append(log_error(observation(row), e.memory, e.layer_s))
+    print(f"builds without flash attention, tg4096 and tg8192: median error {median_abs_error(deep_errors):.1%}")
     report_prefill(rows)
     report_batches(rows)
     report_splits(rows)

@@ -4,9 +4,9 @@ In: ``Machine``. Out: ``Capacity``. The reserves:
 
 * accelerator: 3 % of its memory, at least 256 MiB, because allocators fragment and desktops draw. The driver's own
   context is a line of the bill already and is not reserved a second time.
-* host: one eighth (12.5 %) of the RAM stays free for the system and its page cache. Under a cgroup limit the eighth
-  is of the limit, and the plan stays below what the cgroup has left. Swap counts for nothing. Weights mapped from the
-  file are reclaimable, yet they count in full: a model that doesn't fit is read from disk again at every token.
+* host: one eighth (12.5 %) of the RAM stays free for the system and its page cache. Under a cgroup limit the
+  eighth is of the limit, and the plan stays below what the cgroup has left. Swap counts for nothing. Weights mapped
+  from the file are reclaimable, yet they count in full: what doesn't fit is read from disk again at every token.
 * unified memory (Apple, integrated graphics): device and host draw on one budget, the host's.
 """
 

@@ -22,8 +22,9 @@ def explain_layout(machine: Machine, judged: Judged) -> list[str]:
     if len(counts) == 1 and not in_ram:
         name = next(iter(counts))
         share = held[name]
+        experts = " but for some experts" if judged.settings.n_cpu_moe else ""
         said.append(
-            f"All {total} layers on {name} ({_describe(by_id[name])}): it holds them alone,"
+            f"All {total} layers{experts} on {name} ({_describe(by_id[name])}): it holds them alone,"
             f" {format_bytes(share.total_bytes)} of {format_bytes(share.capacity_bytes)}."
         )
     else:
@@ -37,12 +38,14 @@ def explain_layout(machine: Machine, judged: Judged) -> list[str]:
         )
     if judged.settings.n_cpu_moe:
         said.append(
-            f"The routed experts of the first {judged.settings.n_cpu_moe} blocks stay in RAM, attention and cache of"
-            " all blocks on the cards: a token reads few of the experts."
+            f"The routed experts of the first {judged.settings.n_cpu_moe} blocks stay in RAM, attention and cache"
+            " of all blocks on the cards: a token reads few of the experts."
         )
     unused = [name for name in by_id if name not in counts]
     if unused:
-        said.append(f"{', '.join(unused)} left unused: not needed, and another device would add a hand-over a token.")
+        said.append(
+            f"{', '.join(unused)} left unused: not needed, and another device would add a hand-over a token."
+        )
     if not judged.settings.mmap:
         said.append("Not mapped from the file (--no-mmap): the mapped range would span layers that live on cards.")
     return said

@@ -23,9 +23,7 @@ from terazi.placement.solve import finish
 _NEGOTIABLE = frozenset({"n_ctx", "n_parallel", "n_ubatch", "type_k", "type_v", "cache_ram_mib", "ctx_checkpoints"})
 
 
-def follow(
-    spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, workload: Workload
-) -> Plan | Refusal:
+def follow(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, workload: Workload) -> Plan | Refusal:
     """What exactly this configuration holds on each device, and whether that fits.
 
     Raises:

@@ -82,8 +82,8 @@ def growth_reason(judged: Judged) -> str | None:
     if growth <= max(0, room):
         return None
     return (
-        f"Prompt cache and checkpoints may grow to {growth // MIB} MiB of RAM, but {max(0, room) // MIB} MiB are left:"
-        " lower --cache-ram."
+        f"Prompt cache and checkpoints may grow to {growth // MIB} MiB of RAM,"
+        f" but {max(0, room) // MIB} MiB are left: lower --cache-ram."
     )
 
 

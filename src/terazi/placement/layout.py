@@ -28,7 +28,7 @@ class Room:
     """One device as the search sees it.
 
     Args:
-        prefix: ``prefix[i]`` is the sum of the bytes of layers ``0..i-1`` on this device; one entry more than layers.
+        prefix: ``prefix[i]`` is the sum of the bytes of layers ``0..i-1`` here; one entry more than layers.
         room: bytes left for layers, by role.
         seconds_per_byte: what a byte here costs a token; any constant will do if all devices are equal.
     """
@@ -44,15 +44,22 @@ class Room:
             return start
         return bisect_right(self.prefix, self.prefix[start] + budget) - 1
 
-    def seconds(self, start: int, end: int) -> float:
-        """What the layers from *start* up to (not with) *end* cost a token here."""
-        return (self.prefix[end] - self.prefix[start]) * self.seconds_per_byte
+    def cost(self, start: int, end: int, balance: float) -> float:
+        """Seconds that the layers from *start* up to (not with) *end* cost a token here, and a little imbalance.
+
+        *balance* times the square of the seconds: it evens out equal cards, whose sum is the same however they
+        share, and never outweighs a faster card.
+        """
+        seconds = (self.prefix[end] - self.prefix[start]) * self.seconds_per_byte
+        return seconds + balance * seconds * seconds
 
 
 #: A layout: counts per device, and its cost (devices in use, seconds per token).
 Layout = tuple[tuple[int, ...], tuple[int, float]]
 _Cost = tuple[int, float]
 _NONE: _Cost = (1 << 30, 0.0)
+#: Weight of the imbalance against the seconds themselves.
+_BALANCE = 0.05
 
 
 def alone(devices: Sequence[Room], start: int, layers: int) -> list[int]:
@@ -71,20 +78,22 @@ def spread(devices: Sequence[Room], layers: int, starts: Sequence[int]) -> Layou
     rest: list[list[_Cost]] = [[_NONE] * (layers + 1) for _ in range(count + 1)]
     take: list[list[int]] = [[0] * (layers + 1) for _ in range(count + 1)]
     lowest = min(starts, default=layers)
+    total = sum(d.prefix[layers] * d.seconds_per_byte for d in devices) / max(1, count)
+    balance = _BALANCE / total if total else 0.0
     for d in range(count - 1, 0, -1):
         device, later = devices[d], rest[d + 1]
         row, chosen = rest[d], take[d]
         for i in range(layers - 1, lowest, -1):
             best, end_best = later[i], i
             if device.reach(i, Role.LAST) >= layers:
-                cost = (1, device.seconds(i, layers))
+                cost = (1, device.cost(i, layers, balance))
                 if cost < best:
                     best, end_best = cost, layers
             for end in range(i + 1, min(device.reach(i, Role.MIDDLE), layers - 1) + 1):
                 after = later[end]
                 if after[0] >= best[0]:
                     continue
-                cost = (after[0] + 1, after[1] + device.seconds(i, end))
+                cost = (after[0] + 1, after[1] + device.cost(i, end, balance))
                 if cost < best:
                     best, end_best = cost, end
             row[i], chosen[i] = best, end_best
@@ -96,7 +105,7 @@ def spread(devices: Sequence[Room], layers: int, starts: Sequence[int]) -> Layou
                 after = rest[d + 1][end]
                 if after[0] >= _NONE[0]:
                     continue
-                cost = (after[0] + 1, after[1] + device.seconds(start, end))
+                cost = (after[0] + 1, after[1] + device.cost(start, end, balance))
                 if found is None or cost < found[0]:
                     found = (cost, d, end)
         if found is not None:

@@ -1,7 +1,7 @@
 """When nothing fits: how much is missing where, and the nearest things that would fit, each really solved.
 
-In: a search and the settings that failed. Out: ``Refusal``. If no change of settings is enough, the reason names the
-memory that would do and the size of file that would fit.
+In: a search and the settings that failed. Out: ``Refusal``. If no change of settings is enough, the reason names
+the memory that would do and the size of file that would fit.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,9 +32,7 @@ def refuse(
     for change, gives_up, found in _changes(search, settings):
         plan = finish(found)
         alternatives.append(
-            Alternative(
-                settings=plan.settings, change=change, gives_up=gives_up, total_bytes=plan.bill.total_bytes
-            )
+            Alternative(settings=plan.settings, change=change, gives_up=gives_up, total_bytes=plan.bill.total_bytes)
         )
         if len(alternatives) == _NAMED:
             break
@@ -190,7 +188,9 @@ def _what_would_do(search: Search, settings: LlamaCppSettings) -> str:
     bits = 8 * for_weights / spec.parameter_count
     kind = next((name for name, need in _QUANTISATIONS if need <= bits), None)
     size = f"a file of at most {format_bytes(for_weights)} ({bits:.1f} bits a weight)"
-    return f"{said}, or take {size}: {kind} or smaller." if kind else f"{said}; no quantisation is that small: {size}."
+    return (
+        f"{said}, or take {size}: {kind} or smaller." if kind else f"{said}; no quantisation is that small: {size}."
+    )
 
 
 #: Bits a weight of whole files, rounded up (llama.cpp ``tools/quantize/README.md``, Llama 3.1 8B).

@@ -67,14 +67,11 @@ class Search:
 
     def whole(self, settings: LlamaCppSettings) -> bool:
         """Whether everything fits on the accelerators (or, without any, in RAM)."""
-        for group in self._whole_groups(settings):
-            if any(not j.shortfall for j in group):
-                return True
-        return False
+        return any(not judged.shortfall for group in self._whole_groups(settings) for judged in group)
 
     def _groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
         devices = self.devices(settings)
-        if not devices or self._host_only(settings):
+        if not devices or self._host_only():
             yield iter((self._judge(self._on_host(settings)),))
             return
         if self._own_layout():
@@ -88,7 +85,7 @@ class Search:
 
     def _whole_groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
         devices = self.devices(settings)
-        if not devices or self._host_only(settings):
+        if not devices or self._host_only():
             yield iter((self._judge(self._on_host(settings)),))
             return
         if self._own_layout():
@@ -119,7 +116,7 @@ class Search:
                 )
         return tuple(by_id[name] for name in settings.devices)
 
-    def _host_only(self, settings: LlamaCppSettings) -> bool:
+    def _host_only(self) -> bool:
         return self.pins.get("n_gpu_layers") == 0
 
     def _own_layout(self) -> bool:
@@ -205,7 +202,7 @@ class Search:
             yield from self._with_or_without_map(best.settings)
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
-        """The largest ``-ngl`` that fits where the engine's own rule, or a pinned ``-ts``, shares the layers out."""
+        """The largest ``-ngl`` that fits where the engine's own rule, or a pinned ``-ts``, shares layers out."""
         pinned = self.pins.get("n_gpu_layers")
         if isinstance(pinned, int):
             yield self._judge(settings)

@@ -1,7 +1,7 @@
 """Chooses the settings that nobody pinned, and says why.
 
-In: ``ModelSpec``, ``Machine``, ``Workload``, pins, a score. Out: ``Plan | Refusal``. ``search`` finds layouts for one
-context; here are the choices above it: context, slots, cache type, prompt cache.
+In: ``ModelSpec``, ``Machine``, ``Workload``, pins, a score. Out: ``Plan | Refusal``. ``search`` finds layouts for
+one context; here are the choices above it: context, slots, cache type, prompt cache.
 """
 
 from collections.abc import Callable, Mapping
@@ -45,10 +45,10 @@ def solve(
 ) -> Plan | Refusal:
     """The best plan for *workload*, or why there is none and what would fit.
 
-    Each user is promised ``context`` tokens: one slot a user with a cache of its own (``-np U --no-kv-unified -c
-    U*context``). A unified cache of the same size could be filled by one user, and every stream would attend over all
-    cells; a sliding window costs one micro-batch more a slot this way (``llama-kv-cache-iswa.cpp``), which the bill
-    counts.
+    Each user is promised ``context`` tokens: one slot a user with a cache of its own (``-np U --no-kv-unified
+    -c U*context``). A unified cache of the same size could be filled by one user, and every stream would attend
+    over all cells; a sliding window costs one micro-batch more a slot this way (``llama-kv-cache-iswa.cpp``), which
+    the bill counts.
 
     Args:
         pins: settings by the field names of ``LlamaCppSettings``; a None is no pin.
@@ -63,7 +63,9 @@ def solve(
     reasons: list[str] = []
     settings, found = _with_context(search, base, workload, reasons)
     if not found.fits:
-        return refuse(search, workload, settings, found.closest, lambda alt: finish(search, workload, alt, (), None))
+        return refuse(
+            search, workload, settings, found.closest, lambda alt: finish(search, workload, alt, (), None)
+        )
     return finish(search, workload, found, tuple(reasons), score)
 
 
@@ -81,9 +83,9 @@ def checked_pins(pins: Mapping[str, object]) -> dict[str, object]:
 
 
 def base_settings(workload: Workload, pins: Mapping[str, object]) -> LlamaCppSettings:
-    """What a plan starts from: one slot a user, separate caches, no ``--fit`` behind the plan's back; then the pins."""
+    """What a plan starts from: one slot a user, separate caches, no ``--fit`` behind its back; then the pins."""
     base = LlamaCppSettings(n_parallel=max(1, workload.users), kv_unified=False, fit=False)
-    return replace(base, **pins)  # type: ignore[arg-type] - names are checked, values are the caller's
+    return replace(base, **pins)  # type: ignore[arg-type]  # the names are checked, the values are the caller's
 
 
 def with_context(settings: LlamaCppSettings, context: int) -> LlamaCppSettings:
@@ -154,9 +156,7 @@ def _largest(steps: list[int], fits: Callable[[int], bool]) -> int | None:
     return best
 
 
-def finish(
-    search: Search, workload: Workload, found: Found, reasons: tuple[str, ...], score: Score | None
-) -> Plan:
+def finish(search: Search, workload: Workload, found: Found, reasons: tuple[str, ...], score: Score | None) -> Plan:
     """The best of what fits as a plan, with the host's later growth planned too."""
     plans = [_plan(search, workload, judged, reasons) for judged in found.fits]
     if score is None or len(plans) == 1:
@@ -164,7 +164,7 @@ def finish(
     marks = [score(plan) for plan in plans]
     best = max(range(len(plans)), key=lambda i: (marks[i], -i))
     if best:
-        why = f"Preferred to the other layout by forecast: {marks[best]:.3g} against {marks[0]:.3g}."
+        why = f"Preferred to the first layout that fits: it scores {marks[best]:.3g} against {marks[0]:.3g}."
         return replace(plans[best], reasons=(*plans[best].reasons, why))
     return plans[0]
 
@@ -198,7 +198,9 @@ def _slots_reason(settings: LlamaCppSettings, judged: Judged) -> list[str]:
         return []
     if judged.resolved.unified:
         return [f"{slots} slots share {each} tokens (--kv-unified as pinned): one user can fill them all."]
-    return [f"{slots} slots of {each} tokens with a cache each (-c {settings.n_ctx}), so that no user takes another's."]
+    return [
+        f"{slots} slots of {each} tokens with a cache each (-c {settings.n_ctx}), so that no user takes another's."
+    ]
 
 
 def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
@@ -207,23 +209,24 @@ def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
     checkpoints = sum(
         line.bytes for line in judged.bill.growth if line.device == HOST and line.formula == "context-checkpoints"
     )
-    changes: dict[str, int] = {}
     said: list[str] = []
     if checkpoints > room // 2 and "ctx_checkpoints" not in search.pins:
         count = settings.ctx_checkpoints if settings.ctx_checkpoints is not None else _CHECKPOINTS
         each = checkpoints // count
-        changes["ctx_checkpoints"] = count = (room // 2) // each if each else 0
+        count = (room // 2) // each if each else 0
+        settings = replace(settings, ctx_checkpoints=count)
         checkpoints = count * each
-        said.append(f"Context checkpoints: {count} a slot, what half of the free {format_bytes(room)} of RAM holds.")
+        said.append(
+            f"Context checkpoints: {count} a slot, what half of the free {format_bytes(room)} of RAM holds."
+        )
     if "cache_ram_mib" not in search.pins:
         free_mib = max(0, room - checkpoints) // MIB
         cache = min(_CACHE_RAM_MIB, free_mib)
         cache = cache if cache >= _CACHE_RAM_MIN_MIB else 0
-        changes["cache_ram_mib"] = cache
+        settings = replace(settings, cache_ram_mib=cache)
         limit = "the engine's default" if cache == _CACHE_RAM_MIB else "what RAM leaves after the reserve"
         said.append(f"Prompt cache up to {cache} MiB of RAM: {limit}.")
-    if changes:
-        settings = replace(settings, **changes)  # type: ignore[arg-type] - both fields are int | None
+    if settings != judged.settings:
         judged = judge(search.spec, search.machine, settings, search.capacity)
     warning = growth_reason(judged)
     return judged, [*said, warning] if warning else said

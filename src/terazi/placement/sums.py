@@ -55,7 +55,7 @@ def rooms(
         if key not in by_backend:
             by_backend[key] = _prefix(spec, device, settings)
     prefixes = [by_backend[backend_of(d), d.unified_memory] for d in devices]
-    fixed = _fixed_by_role(spec, machine, devices, settings, prefixes, partial=partial)
+    fixed = _fixed_by_role(spec, machine, settings, devices=devices, prefixes=prefixes, partial=partial)
     contexts = [_context_bytes(d) for d in devices]
     return [
         Room(
@@ -89,7 +89,9 @@ def _prefix(spec: ModelSpec, device: Device, settings: LlamaCppSettings) -> list
             index = min(tensor.block, total - 1)
             if tensor.block in in_ram and ("_exps" in tensor.name or "_chexps" in tensor.name):
                 continue
-        elif tensor.name in {"output.weight", "output_norm.weight"} or (tied and tensor.name == "token_embd.weight"):
+        elif tensor.name in {"output.weight", "output_norm.weight"} or (
+            tied and tensor.name == "token_embd.weight"
+        ):
             index = total - 1
         else:
             continue
@@ -106,23 +108,23 @@ def _prefix(spec: ModelSpec, device: Device, settings: LlamaCppSettings) -> list
 def _fixed_by_role(
     spec: ModelSpec,
     machine: Machine,
-    devices: tuple[Device, ...],
     settings: LlamaCppSettings,
-    prefixes: list[list[int]],
     *,
+    devices: tuple[Device, ...],
+    prefixes: list[list[int]],
     partial: bool,
 ) -> dict[Role, int]:
     """What a device holds beside its layers and its driver context, by role, from real bills."""
     total = spec.block_count + 1
     start = 1 if partial and total > 2 else 0
     fixed = dict.fromkeys(Role, 0)
-    one = _beside(spec, machine, devices[:1], settings, (total - start,), prefixes)
+    one = _beside(spec, machine, settings, devices=devices[:1], counts=(total - start,), prefixes=prefixes)
     fixed[Role.ALONE] = one[0]
     if len(devices) > 1:
         several = devices[: min(len(devices), 3, total - start)]
         counts = [(total - start) // len(several)] * len(several)
         counts[0] += total - start - sum(counts)
-        found = _beside(spec, machine, several, settings, tuple(counts), prefixes)
+        found = _beside(spec, machine, settings, devices=several, counts=tuple(counts), prefixes=prefixes)
         fixed[Role.FIRST], fixed[Role.LAST] = found[0], found[-1]
         fixed[Role.MIDDLE] = max(found[1:-1], default=max(found))
     return fixed
@@ -131,8 +133,9 @@ def _fixed_by_role(
 def _beside(
     spec: ModelSpec,
     machine: Machine,
-    devices: tuple[Device, ...],
     settings: LlamaCppSettings,
+    *,
+    devices: tuple[Device, ...],
     counts: tuple[int, ...],
     prefixes: list[list[int]],
 ) -> list[int]:
@@ -149,4 +152,6 @@ def _beside(
 
 def _context_bytes(device: Device) -> int:
     """The driver's context, as ``memory.llama_cpp.bill`` charges it."""
-    return round(device.context_bytes.value) if backend_of(device) in CUDA_LIKE and device.context_bytes.value else 0
+    return (
+        round(device.context_bytes.value) if backend_of(device) in CUDA_LIKE and device.context_bytes.value else 0
+    )
