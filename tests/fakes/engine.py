@@ -534,7 +534,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
 
 async def client_gone(reader: asyncio.StreamReader) -> None:
     """Returns when the client has closed its side; eats nothing of a next request."""
-    while not reader.at_eof() and reader.exception() is None:
+    while not reader.at_eof() and reader.exception() is None:  # noqa: ASYNC110 - a stream has no event for it
         await asyncio.sleep(0.005)
 
 
