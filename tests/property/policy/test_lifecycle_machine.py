@@ -33,7 +33,6 @@ from terazi.policy.lifecycle_messages import (
 LIMITS = Limits(stall_s=5, stop_grace_s=2, kill_wait_s=2, stable_s=20)
 
 
-# Named, not lambdas: Hypothesis opens the source file to print a lambda, and a core test may not open anything.
 def spawn_is_asked(world: "World") -> bool:
     """A spawn is unanswered."""
     return world.spawn_asked is not None
