@@ -216,6 +216,12 @@ class World(RuleBasedStateMachine):
             generation = self.state.generation
             assert generation in self.asked_health or generation in self.asked_probe
 
+    @invariant()
+    def a_stop_wins(self) -> None:
+        """Only a new request for a launch takes a stop back."""
+        if self.state.stop_wanted:
+            assert self.state.phase in {Phase.DRAINING, Phase.STOPPED, Phase.FAILED}
+
     def teardown(self) -> None:
         """From wherever the walk ended, a stop ends in stopped, also with a process that must be killed."""
         self.feed(StopRequested(drain_s=1))
