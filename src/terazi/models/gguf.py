@@ -15,7 +15,7 @@ from typing import Final
 from terazi.errors import ModelFileError
 from terazi.models.foreign import describe_foreign
 from terazi.models.ggml_types import REMOVED, TYPE_BY_ID
-from terazi.models.gguf_values import UINT32, ValueReader
+from terazi.models.gguf_values import KEY_LETTERS, UINT32, ValueReader
 from terazi.models.gguf_window import Fetch, Window
 from terazi.models.spec import MetadataValue, Tensor
 
@@ -102,6 +102,8 @@ class _Parser:
         end = window.tell()
         data_offset = -(-end // alignment) * alignment if tensors else end
         self._check_extent(tensors, data_offset, data_bytes)
+        if self.values.guessed:
+            self._check_guess(metadata, tensors, window.size - data_offset - data_bytes)
         return GgufHeader(
             path=self._path,
             size_bytes=window.size,
@@ -249,6 +251,12 @@ class _Parser:
                     f"about {missing:,} bytes are missing.",
                     hint="Download or copy it again, or let the download finish.",
                 )
+
+    def _check_guess(self, metadata: Mapping[str, MetadataValue], tensors: tuple[Tensor, ...], rest: int) -> None:
+        """Doubt a reading that rests on a search: unusual names, or data that doesn't end with the file."""
+        plain = all(key.isascii() and not key.encode().translate(None, KEY_LETTERS) for key in metadata)
+        if not (plain and all(tensor.name for tensor in tensors) and rest <= 0):
+            raise self._bad("has unusual names")
 
     def _bad(self, what: str) -> ModelFileError:
         return ModelFileError(
