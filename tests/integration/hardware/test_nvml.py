@@ -1,4 +1,4 @@
-"""The NVIDIA probe against a stand-in driver library: unequal cards, a lost card, an init error, a driver that hangs."""
+"""The NVIDIA probe against a stand-in driver library: unequal cards, a lost one, an init error, a hang."""
 
 import os
 import shutil
