@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
-from terazi.memory.llama_cpp.closed_form import compute_bytes
+from terazi.memory.llama_cpp.closed_form import compute_bytes as bound_compute_bytes
+from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.families import Family, family_of
 from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, Placement, place_tensors, weight_buffers
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -43,10 +44,11 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
     resolved = resolve(spec, settings, devices)
     family = family_of(spec)
     caches = cache_layers(spec, family, settings, resolved)
+    placements = place_tensors(spec, settings, resolved, isa)
     lines = [
-        *_weights(spec, settings, resolved, isa),
+        *_weights(placements, settings, resolved, isa),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
-        *_compute(spec, resolved, caches, LineBasis.MODELLED if family else LineBasis.UPPER_BOUND),
+        *_compute(spec, family, settings, resolved, caches=caches, placements=placements),
         *_overhead(spec, settings, resolved),
     ]
     reasons = []
@@ -66,9 +68,8 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
 
 
 def _weights(
-    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
+    placements: tuple[Placement, ...], settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
 ) -> Iterator[BillLine]:
-    placements = place_tensors(spec, settings, resolved, isa)
     for buffer in weight_buffers(placements, settings, resolved, isa):
         yield BillLine(
             term=Term.WEIGHTS,
@@ -108,14 +109,25 @@ def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLi
 
 
 def _compute(
-    spec: ModelSpec, resolved: Resolved, caches: tuple[CacheLayer, ...], basis: LineBasis
+    spec: ModelSpec,
+    family: Family | None,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    *,
+    caches: tuple[CacheLayer, ...],
+    placements: tuple[Placement, ...],
 ) -> Iterator[BillLine]:
-    for device, size in compute_bytes(spec, resolved, caches).items():
+    if family is None:
+        sizes, formula, basis = bound_compute_bytes(spec, resolved, caches), "compute.bound", LineBasis.UPPER_BOUND
+    else:
+        sizes = compute_bytes(spec, family, settings, resolved, caches=caches, placements=placements)
+        formula, basis = "compute.replay", LineBasis.MODELLED
+    for device, size in sizes.items():
         yield BillLine(
             term=Term.COMPUTE,
             device=device,
             bytes=size,
-            formula="compute.closed-form",
+            formula=formula,
             basis=basis,
             note=f"graph of {resolved.n_tokens} tokens, {resolved.n_outputs} outputs",
         )
