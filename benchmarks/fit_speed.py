@@ -20,7 +20,8 @@ from collections import defaultdict
 from pathlib import Path
 
 from terazi.performance import efficiency
-from terazi.performance.fit import Observation, fit_decode, leave_one_card_out, log_error, quantile
+from terazi.performance.fit import Observation, fit_decode, leave_one_card_out, log_error, predict_tok_s, quantile
+from terazi.performance.links import BOUNDARY_S
 from terazi.performance.roofline import distinct_experts
 
 TABLE = Path(__file__).parent / "data" / "measured_speed.csv"
@@ -130,8 +131,8 @@ def report_decode(rows: list[Row]) -> None:
     for row in rows:
         e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
         by_card[row["card"]].append(log_error(observation(row), e.memory, e.layer_s))
-    for card, logs in by_card.items():
-        print(f'    "{card}": {math.exp(statistics.median(logs)):.2f},')
+    for card, ratios in by_card.items():
+        print(f'    "{card}": {math.exp(statistics.median(ratios)):.2f},')
 
     known = within_card(rows)
     unseen = card_weighted(residuals)
@@ -141,7 +142,7 @@ def report_decode(rows: list[Row]) -> None:
     ):
         low, high = math.exp(quantile(values, 0.1)), math.exp(quantile(values, 0.9))
         inside = sum(spread[0] <= math.exp(e) <= spread[1] for e in values) / len(values)
-        print(f"  {name}: 10-90 % quantiles {low:.2f}..{high:.2f}; shipped {spread} covers {inside:.0%} of {len(values)}")
+        print(f"  {name}: 10-90 % quantiles {low:.2f}..{high:.2f}; shipped {spread} covers {inside:.0%}")
 
 
 def report_prefill(rows: list[Row]) -> None:
@@ -149,8 +150,8 @@ def report_prefill(rows: list[Row]) -> None:
     fractions: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         if row["kind"] == "prefill" and row["count"] == "1" and row["fp16_tflops"] and int(row["depth"]) == 0:
-            if int(row["tokens"]) > 2048:
-                continue
+            if int(row["tokens"]) > 2048 or row["experts"] != "0":
+                continue  # routed experts prefill at another fraction, and one card alone has such rows
             flops = 2e9 * float(row["active_params_b"]) * float(row["tok_s"])
             fractions[row["card_class"]][row["card"]].append(flops / (float(row["fp16_tflops"]) * 1e12))
     print("prefill fraction of peak, median over cards (and range)")
@@ -172,17 +173,19 @@ def report_batches(rows: list[Row]) -> None:
         if row["kind"] != "decode" or batch == 1:
             continue
         e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-        factor = efficiency.CARD_FACTOR.get(row["card"], 1.0)
-        step = read_bytes(row) / (e.memory * factor * float(row["bandwidth_gb_s"]) * 1e9)
+        e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
+        step = read_bytes(row) / (e.memory * float(row["bandwidth_gb_s"]) * 1e9)
         step += int(row["layers"]) * e.layer_s
         flops = 2e9 * float(row["active_params_b"])
         step += (batch - 1) * flops / (e.compute * float(row["fp16_tflops"]) * 1e12)
         ratio = batch / step / float(row["tok_s"])
         errors.append(math.log(ratio))
         print(f"  {row['card']:<18} {row['model']:<24} B={batch:<3} depth {row['depth']:>6} {ratio - 1:+6.1%}")
-    print(f"  median error {statistics.median(abs(math.exp(e) - 1) for e in errors):.1%}; "
-          f"10-90 % of measured / predicted {math.exp(quantile([-e for e in errors], 0.1)):.2f}"
-          f"..{math.exp(quantile([-e for e in errors], 0.9)):.2f}")
+    print(
+        f"  median error {statistics.median(abs(math.exp(e) - 1) for e in errors):.1%}; "
+        f"10-90 % of measured / predicted {math.exp(quantile([-e for e in errors], 0.1)):.2f}"
+        f"..{math.exp(quantile([-e for e in errors], 0.9)):.2f}"
+    )
 
 
 def report_splits(rows: list[Row]) -> None:
@@ -195,10 +198,30 @@ def report_splits(rows: list[Row]) -> None:
             prefill[row["card"], row["model"] + row["quant"], row["tokens"]][row["count"]] = float(row["tok_s"])
         if row["kind"] == "decode" and row["count"] != "1" and int(row["tokens"]) <= 1024:
             e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-            factor = efficiency.CARD_FACTOR.get(row["card"], 1.0)
-            groups[row["card"], row["count"]].append(log_error(observation(row), e.memory * factor, e.layer_s))
+            e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
+            o = observation(row)
+            step = 1 / predict_tok_s(o, e.memory, e.layer_s) + (int(row["count"]) - 1) * BOUNDARY_S
+            groups[row["card"], row["count"]].append(math.log(o.tok_s * step))
     for (card, count), logs in groups.items():
         print(f"  {count}x {card:<28} {math.exp(-statistics.median(logs)) - 1:+6.1%}")
+    print("layer split, decode: seconds per boundary (step on n cards less the step on one, same model)")
+    one = {
+        (r["card"], r["model"], r["quant"], r["tokens"]): 1 / float(r["tok_s"])
+        for r in rows
+        if r["kind"] == "decode" and r["count"] == "1" and r["build"] == "2024-05"
+    }
+    costs = [
+        (1 / float(r["tok_s"]) - one[key]) / (int(r["count"]) - 1)
+        for r in rows
+        if r["kind"] == "decode"
+        and int(r["count"]) > 1
+        and int(r["tokens"]) <= 1024
+        and (key := (r["card"], r["model"], r["quant"], r["tokens"])) in one
+    ]
+    print(
+        f"  median {statistics.median(costs) * 1e3:.2f} ms of {len(costs)}, "
+        f"10-90 % {quantile(costs, 0.1) * 1e3:.2f}..{quantile(costs, 0.9) * 1e3:.2f}"
+    )
     print("layer split, prefill of 4096 tokens: share of the ideal overlap that is reached")
     shares = []
     for (card, model, tokens), counts in prefill.items():
@@ -219,12 +242,15 @@ def main() -> int:
     rows = load()
     single = [r for r in rows if is_single_decode(r)]
     report_decode(single)
-    deep = [r for r in rows if r["kind"] == "decode" and r["count"] == "1" and r["batch"] == "1" and r not in single]
-    errors = []
+    deep = [
+        r for r in rows if r["kind"] == "decode" and r["count"] == "1" and r["batch"] == "1" and r not in single
+    ]
+    deep_errors = []
     for row in deep:
         e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-        errors.append(log_error(observation(row), e.memory * efficiency.CARD_FACTOR.get(row["card"], 1.0), e.layer_s))
-    print(f"builds without flash attention, tg4096 and tg8192: median error {median_abs_error(errors):.1%}")
+        e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
+        deep_errors.append(log_error(observation(row), e.memory, e.layer_s))
+    print(f"builds without flash attention, tg4096 and tg8192: median error {median_abs_error(deep_errors):.1%}")
     report_prefill(rows)
     report_batches(rows)
     report_splits(rows)

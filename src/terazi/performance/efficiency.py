@@ -1,8 +1,8 @@
 """The constants: what each class of device delivers under llama.cpp, and how far off such a guess has been.
 
 In: a ``Device`` or a ``Host``. Out: its class, its rates, and what they rest on. Every number without "assumed"
-beside it is a line of ``benchmarks/fit_speed.py``'s print-out over ``benchmarks/data/measured_speed.csv`` (llama.cpp
-rows of 2023-2026, each with its source); a change of the table shows there first.
+beside it is a line of ``benchmarks/fit_speed.py``'s print-out over ``benchmarks/data/measured_speed.csv``
+(llama.cpp rows of 2023-2026, each with its source); a change of the table shows there first.
 """
 
 import re
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from terazi.hardware.host import cpu_flops
 from terazi.hardware.machine import Basis, Device, Figure, Host
 from terazi.performance.roofline import Efficiency, Rates
 
@@ -50,24 +51,23 @@ DECODE_POOL: Final[Mapping[CardClass, str]] = {
 }
 
 #: eta, c, phi per class. AMD's own three cards disagree by a factor of three, so AMD takes the constants of all
-#: cards. The CPU's one row fixes only their product: eta with a barrier of 20 us a layer; phi is assumed.
+#: cards. The CPU's one row can't tell eta from c: a barrier of 20 us a layer is assumed, and phi too: the rate of
+#: the instruction set is a ceiling, of which an i9-13900K reached 0.7 on eight cores and two shared virtual cores 0.1.
 CLASSES: Final[Mapping[CardClass, Efficiency]] = {
     CardClass.GEFORCE: Efficiency(memory=0.84, layer_s=50e-6, compute=0.87),
     CardClass.PRO: Efficiency(memory=0.84, layer_s=50e-6, compute=0.30),
     CardClass.HBM: Efficiency(memory=0.72, layer_s=130e-6, compute=0.32),
     CardClass.AMD: Efficiency(memory=0.80, layer_s=50e-6, compute=0.48),
     CardClass.APPLE: Efficiency(memory=0.76, layer_s=210e-6, compute=0.63),
-    CardClass.SOC: Efficiency(memory=0.84, layer_s=60e-6, compute=0.26),
-    CardClass.CPU: Efficiency(memory=0.70, layer_s=20e-6, compute=0.50),
+    CardClass.SOC: Efficiency(memory=0.84, layer_s=60e-6, compute=0.31),
+    CardClass.CPU: Efficiency(memory=0.70, layer_s=20e-6, compute=0.25),
     CardClass.OTHER: Efficiency(memory=0.80, layer_s=50e-6, compute=0.40),
 }
 
 #: Classes with three cards or fewer in the table.
-THIN_CLASSES: Final = frozenset(
-    {CardClass.HBM, CardClass.AMD, CardClass.SOC, CardClass.CPU, CardClass.OTHER}
-)
+THIN_CLASSES: Final = frozenset({CardClass.HBM, CardClass.AMD, CardClass.SOC, CardClass.CPU, CardClass.OTHER})
 
-#: Measured over predicted, median of the card's rows; multiplies eta. Keys are the catalogue's names.
+#: Measured over predicted, median of the card's rows. Keys are the catalogue's names.
 CARD_FACTOR: Final[Mapping[str, float]] = {
     "GeForce RTX 2080 Ti": 0.91,
     "GeForce RTX 3060 12 GB": 0.96,
@@ -87,15 +87,15 @@ CARD_FACTOR: Final[Mapping[str, float]] = {
     "A100 SXM4 80 GB": 0.96,
     "H100 PCIe 80 GB": 0.99,
     "Tesla V100 PCIe 32 GB": 1.13,
-    "Apple M1 (8-core GPU)": 0.98,
-    "Apple M1 Max": 0.78,
-    "Apple M1 Ultra": 0.93,
-    "Apple M2 Ultra (76)": 1.13,
-    "Apple M4 (10)": 1.18,
+    "Apple M1 (8-core GPU)": 0.96,
+    "Apple M1 Max": 0.77,
+    "Apple M1 Ultra": 0.92,
+    "Apple M2 Ultra (76)": 1.12,
+    "Apple M4 (10)": 1.17,
     "DGX Spark (GB10)": 0.99,
-    "Radeon AI PRO R9700": 0.93,
-    "Radeon RX 7900 XT": 0.51,
-    "Radeon RX 9070 XT": 1.17,
+    "Radeon AI PRO R9700": 1.02,
+    "Radeon RX 7900 XT": 0.60,
+    "Radeon RX 9070 XT": 1.27,
 }
 
 #: Measured over predicted that eight runs of ten stay within, from below and from above.
@@ -118,7 +118,7 @@ PREFILL_SPREAD: Final[Mapping[Ground, tuple[float, float]]] = {
 _ASSUMED_CARD_BANDWIDTH: Final = 300e9
 _ASSUMED_CORE_BANDWIDTH: Final = 8e9  # bytes per second that one core can pull
 _ASSUMED_RAM_BANDWIDTH: Final = 50e9  # two channels of ordinary memory
-_ASSUMED_CORE_FLOPS: Final = {True: 64e9, False: 24e9}  # with and without 256-bit vectors
+_ASSUMED_CORE_FLOPS: Final = 20e9
 #: Cards without usable FP16 (GTX 10 series) compute in FP32 and int8: at least this many operations per byte.
 _MIN_FLOPS_PER_BYTE: Final = 25.0
 
@@ -157,6 +157,13 @@ def card_factor(name: str) -> float | None:
     return _FACTOR_BY_KEY.get(_key(name))
 
 
+def with_factor(efficiency: Efficiency, factor: float) -> Efficiency:
+    """Constants that decode *factor* times as fast."""
+    return Efficiency(
+        memory=efficiency.memory * factor, layer_s=efficiency.layer_s / factor, compute=efficiency.compute
+    )
+
+
 def speed_of_device(device: Device) -> Speed:
     """What *device* should deliver."""
     card_class = classify(device)
@@ -175,9 +182,7 @@ def speed_of_device(device: Device) -> Speed:
         ground = Ground.UNSEEN_CARD
         words = f"{device.name}: {bandwidth / 1e9:.0f} GB/s, measured runs of other {card_class} cards"
     if factor is not None:
-        efficiency = Efficiency(
-            memory=efficiency.memory * factor, layer_s=efficiency.layer_s, compute=efficiency.compute
-        )
+        efficiency = with_factor(efficiency, factor)
     flops = max(_known(device.flops_fp16) or 0.0, _MIN_FLOPS_PER_BYTE * bandwidth)
     return Speed(
         rates=Rates(bandwidth=bandwidth, flops=flops, efficiency=efficiency),
@@ -194,12 +199,11 @@ def speed_of_host(host: Host) -> Speed:
     known = _known(host.ram_bandwidth)
     bandwidth = known if known is not None else min(cores * _ASSUMED_CORE_BANDWIDTH, _ASSUMED_RAM_BANDWIDTH)
     sure = known is not None and host.ram_bandwidth.basis is not Basis.ASSUMED
-    wide = bool(host.isa & {"avx2", "avx512f"})
-    flops = _known(host.flops) or cores * _ASSUMED_CORE_FLOPS[wide]
+    flops = _known(host.flops) or _known(cpu_flops(host.isa, cores)) or cores * _ASSUMED_CORE_FLOPS
     if sure:
         words = f"{name}: RAM at {bandwidth / 1e9:.0f} GB/s ({host.ram_bandwidth.basis}), one measured CPU"
     else:
-        words = f"{name}: RAM bandwidth not known, {bandwidth / 1e9:.0f} GB/s assumed for {cores} cores"
+        words = f"{name}: RAM bandwidth assumed, not measured: {bandwidth / 1e9:.0f} GB/s for {cores} cores"
     return Speed(
         rates=Rates(bandwidth=bandwidth, flops=flops, efficiency=CLASSES[CardClass.CPU]),
         card_class=CardClass.CPU,

@@ -50,9 +50,7 @@ def fit_decode(rows: Iterable[Observation]) -> tuple[float, float]:
     best: tuple[float, float, float] | None = None
     for eta in _ETA:
         for layer_s in _LAYER_S:
-            loss = sum(
-                sum(abs(log_error(r, eta, layer_s)) for r in runs) / len(runs) for runs in by_card.values()
-            )
+            loss = sum(sum(abs(log_error(r, eta, layer_s)) for r in runs) / len(runs) for runs in by_card.values())
             if best is None or loss < best[0]:
                 best = (loss, eta, layer_s)
     assert best is not None  # noqa: S101 - the grid is not empty

@@ -9,7 +9,14 @@ from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD, Ground, Speed, speed_of_device, speed_of_host
+from terazi.performance.efficiency import (
+    DECODE_SPREAD,
+    PREFILL_SPREAD,
+    Ground,
+    Speed,
+    speed_of_device,
+    speed_of_host,
+)
 from terazi.performance.links import boundary_s, slot_bytes_per_s
 from terazi.performance.power import POWER_SPREAD, Draw, draw, kwh_per_mtok
 from terazi.performance.roofline import Rates, decode_step_s, distinct_experts, prefill_s
@@ -112,7 +119,7 @@ def forecast(
 
 
 def score(spec: ModelSpec, machine: Machine, workload: Workload) -> Callable[[Plan], float]:
-    """A judge of plans for ``placement.solve``: output tokens per second of the whole workload, prompts included."""
+    """A judge of plans for ``placement.solve``: output tokens per second of the workload, prompts included."""
 
     def judge(plan: Plan) -> float:
         said = forecast(spec, plan, machine, workload)
@@ -234,7 +241,9 @@ class _Model:
         wire = batches * read_bytes / slot_bytes_per_s(first)
         return wire + flops / (rates.efficiency.compute * rates.flops) + batches * layers * rates.efficiency.layer_s
 
-    def spread(self, parts: Mapping[str, float], table: Mapping[Ground, tuple[float, float]]) -> tuple[float, float]:
+    def spread(
+        self, parts: Mapping[str, float], table: Mapping[Ground, tuple[float, float]]
+    ) -> tuple[float, float]:
         """Low and high factors: each device's own, weighted by its share of the time."""
         total = sum(parts.values())
         low = high = 0.0

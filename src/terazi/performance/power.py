@@ -52,7 +52,7 @@ def draw(device: Device, card_class: CardClass) -> Draw | None:
         return None
     idle = device.idle_w.value if device.idle_w.value is not None else IDLE_SHARE * tdp
     wanted = idle + DECODE_UTILISATION.get(card_class, _OTHER_UTILISATION) * max(0.0, tdp - idle)
-    cap = device.power_cap_w if device.power_cap_w else tdp
+    cap = device.power_cap_w or tdp
     return Draw(idle_w=idle, wanted_w=wanted, allowed_w=min(cap, wanted))
 
 

@@ -7,6 +7,7 @@ and cache rows come from ``memory.llama_cpp``, so the forecast can't disagree wi
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from terazi.memory.bill import HOST, Bill, Term
 from terazi.memory.llama_cpp.families import family_of
@@ -133,4 +134,4 @@ def boundaries(resolved: Resolved) -> tuple[tuple[str, str], ...]:
     The input embedding is looked up on the host, so the first device after it is a boundary as well.
     """
     path = (HOST, *resolved.layer_devices)
-    return tuple((a, b) for a, b in zip(path, path[1:], strict=False) if a != b)
+    return tuple((a, b) for a, b in pairwise(path) if a != b)
