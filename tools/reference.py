@@ -38,7 +38,7 @@ def configuration() -> str:
     parts = [
         HEAD,
         "# terazi.toml\n",
-        "Looked for at `$TERAZI_CONFIG`, `./terazi.toml`, then the user's configuration folder. Unknown keys are errors.\n",
+        "Looked for at `$TERAZI_CONFIG`, `./terazi.toml`, then the user's configuration folder.\n",
     ]
     for table, model in _tables("", Config):
         rows = [
@@ -87,7 +87,11 @@ def _is_table(annotation: object) -> bool:
 
 
 def _type(annotation: object) -> str:
-    text = annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
+    text = (
+        annotation.__name__
+        if isinstance(annotation, type) and not hasattr(annotation, "__args__")
+        else str(annotation)
+    )
     return re.sub(r"(\w+\.)+", "", text).replace("|", "or")
 
 

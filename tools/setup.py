@@ -31,7 +31,7 @@ _PERCENT = re.compile(rb"\[ *(\d{1,3})%\]")
 _CLOCK = time.monotonic
 
 
-class StepFailed(Exception):
+class StepFailedError(Exception):
     """One step of the setup failed; the message is for people."""
 
 
@@ -55,7 +55,7 @@ def stamp_of(name: str, *parts: str) -> Path:
 
 
 def output_of(command: list[str], env: dict[str, str], *, label: str) -> Iterator[bytes]:
-    """Run *command*, yield its output by lines; show the last lines and raise StepFailed if it fails."""
+    """Run *command*, yield its output by lines; show the last lines and raise StepFailedError if it fails."""
     tail: list[bytes] = []
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env) as process:
         assert process.stdout is not None
@@ -69,7 +69,7 @@ def output_of(command: list[str], env: dict[str, str], *, label: str) -> Iterato
     if process.returncode:
         say("")
         say(b"".join(tail).decode(errors="replace"))
-        raise StepFailed(f"the step “{label}” ended with code {process.returncode}")
+        raise StepFailedError(f"the step “{label}” ended with code {process.returncode}")
 
 
 def pip(*arguments: str, label: str, env: dict[str, str] | None = None) -> None:
@@ -99,7 +99,7 @@ def make_environment() -> None:
     try:
         venv.create(VENV, with_pip=True, clear=VENV.exists())
     except (subprocess.CalledProcessError, OSError) as error:
-        raise StepFailed(
+        raise StepFailedError(
             f"Python's venv module could not make an environment ({error}); "
             "install it (Debian, Ubuntu: apt install python3-venv)"
         ) from error
@@ -138,7 +138,7 @@ def install_engine() -> None:
     if stamp.exists():
         return
     if compiler() is None:
-        raise StepFailed(
+        raise StepFailedError(
             "no C++ compiler was found to build llama.cpp; install one (Debian, Ubuntu: apt install g++; "
             "Fedora: dnf install gcc-c++; macOS: xcode-select --install) or set TERAZI_LLAMA_SERVER to a "
             "llama-server that you have"
@@ -186,7 +186,7 @@ def main(targets: list[str]) -> int:
             install_group("test")
         if "check" in targets:
             install_group("check")
-    except StepFailed as failure:
+    except StepFailedError as failure:
         say(f"error: setup stopped: {failure}")
         say("hint: the lines above are the step's own output; after fixing it, the same command goes on from there")
         return 1

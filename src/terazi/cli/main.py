@@ -49,9 +49,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"terazi {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, line) in COMMANDS.items():
-        sub = commands.add_parser(
-            name, help=line, description=f"{line[0].upper()}{line[1:]}.", allow_abbrev=False
-        )
+        sub = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.", allow_abbrev=False)
         if name == command:
             _module(module).add_arguments(sub)
     return parser

@@ -46,14 +46,20 @@ def render_weighing(weighing: Weighing) -> str:
 def _headline(weighing: Weighing) -> str:
     spec, machine, workload = weighing.spec, weighing.machine, weighing.workload
     lines = [
-        f"{spec.name}: {spec.architecture}, {_count(spec.parameter_count)} parameters, {spec.quantisation}, "
-        f"{spec.block_count} layers, file {format_bytes(spec.file_bytes)}",
+        f"{_title(weighing)}: {spec.architecture}, {_count(spec.parameter_count)} parameters, {spec.quantisation},"
+        + f" {spec.block_count} layers, file {format_bytes(spec.file_bytes)}",
         f"on {machine.name}: {_host(weighing)}",
         f"for {workload.users} user{'s' * (workload.users > 1)}, "
         + (f"context {workload.context}" if workload.context else "context chosen below")
         + f", prompts of {workload.prompt} and answers of {workload.output} tokens",
     ]
     return "\n".join(lines)
+
+
+def _title(weighing: Weighing) -> str:
+    """The file's name: a header's own idea of its name is often a training run's."""
+    files = weighing.spec.files
+    return files[0].path.rpartition("/")[2] if files else weighing.spec.name
 
 
 def _host(weighing: Weighing) -> str:
@@ -108,7 +114,7 @@ def render_bill(bill: Bill) -> str:
     """The lines, their formula and basis, and what may come on top later."""
     lines = [f"bill ({bill.engine} {bill.build})"]
     lines += _rows(bill.lines)
-    lines.append(f"  {'total':<30} {format_bytes(bill.total_bytes):>12}")
+    lines.append(f"  {'total':<39} {format_bytes(bill.total_bytes):>12}")
     if bill.growth:
         lines.append("  may grow later, at most:")
         lines += _rows(bill.growth)
@@ -119,7 +125,7 @@ def render_bill(bill: Bill) -> str:
 
 def _rows(lines: Iterable[BillLine]) -> list[str]:
     return [
-        f"  {line.device:<8} {line.term.value:<9} {line.formula:<11.11} {format_bytes(line.bytes):>12}  "
+        f"  {line.device:<8} {line.term.value:<9} {line.formula:<20} {format_bytes(line.bytes):>12}  "
         f"{line.basis.value}{'; ' + line.note if line.note else ''}"
         for line in lines
         if line.bytes
@@ -165,7 +171,8 @@ def _refusal(refusal: Refusal) -> str:
     if refusal.alternatives:
         lines.append("what fits instead:")
         lines += [
-            f"  {a.change}: {format_bytes(a.total_bytes)} in all, gives up {a.gives_up}" for a in refusal.alternatives
+            f"  {a.change}: {format_bytes(a.total_bytes)} in all, gives up {a.gives_up}"
+            for a in refusal.alternatives
         ]
     return "\n".join(lines)
 

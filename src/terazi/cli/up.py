@@ -17,7 +17,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("models", nargs="*", default=["demo"], metavar="MODEL", help="a .gguf file (default: demo)")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on (default 8484; 0 picks a free one)")
-    parser.add_argument("--api-key", metavar="KEY", help="what clients must send; $TERAZI_API_KEY keeps it out of `ps`")
+    parser.add_argument(
+        "--api-key", metavar="KEY", help="what clients must send; $TERAZI_API_KEY keeps it out of `ps`"
+    )
     parser.add_argument("--config", metavar="FILE", help="terazi.toml to read")
     options.add_workload(parser)
     options.add_settings(parser)
@@ -73,7 +75,7 @@ class TerminalReporter:
         print(
             f"\nserving {', '.join(models)} at {url}\n"
             f"  OpenAI clients: base_url {url}/v1    Ollama clients: host {url}\n"
-            f"  try: terazi chat \"What is a pair of scales?\"\n"
+            f'  try: terazi chat "What is a pair of scales?"\n'
             f"   or: curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' "
             f'-d \'{{"model": "{models[0]}", "messages": [{{"role": "user", "content": "Hello"}}]}}\'\n'
             f"  stop with Ctrl-C or: terazi stop",

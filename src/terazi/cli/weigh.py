@@ -37,9 +37,7 @@ def run(args: argparse.Namespace) -> int:
         return _weigh_file(args)
     if args.tail is not None:
         _refuse_pins(args)
-        weighing = weigh_command(
-            args.tail, find_machine(args.on), prompt=args.prompt, output=args.output
-        )
+        weighing = weigh_command(args.tail, find_machine(args.on), prompt=args.prompt, output=args.output)
     else:
         weighing = weigh_model(args.model, find_machine(args.on), options.workload(args), options.pins(args))
     if args.json:
@@ -69,9 +67,7 @@ def _weigh_file(args: argparse.Namespace) -> int:
                 words = split_command_line(line)
                 if not words:
                     continue
-                document = to_document(
-                    weigh_command(words, machine, prompt=args.prompt, output=args.output)
-                )
+                document = to_document(weigh_command(words, machine, prompt=args.prompt, output=args.output))
             except TeraziError as error:
                 failed = True
                 document = {

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, Self
 
 import aiohttp
 
 from terazi.errors import ServiceError
+from terazi.gateway.control_routes import TOKEN_HEADER
 from terazi.service.beacon import Beacon
 
 _RESTART_HINT = "see: terazi ps"
@@ -19,10 +20,9 @@ class ServiceClient:
 
     def __init__(self, beacon: Beacon) -> None:
         self._beacon = beacon
-        self._session: aiohttp.ClientSession | None = None
 
-    async def __aenter__(self) -> "ServiceClient":
-        headers = {"X-Terazi-Control": self._beacon.control_token}
+    async def __aenter__(self) -> Self:
+        headers = {TOKEN_HEADER: self._beacon.control_token}
         if self._beacon.api_key:
             headers["Authorization"] = f"Bearer {self._beacon.api_key}"
         self._session = aiohttp.ClientSession(
@@ -31,8 +31,7 @@ class ServiceClient:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
+        await self._session.close()
 
     async def snapshot(self) -> dict[str, Any]:
         """What is running, as ``terazi ps --json`` prints it."""
@@ -76,7 +75,6 @@ class ServiceClient:
         return [entry["id"] for entry in answer["data"]]
 
     def _request(self, method: str, path: str, **options: Any) -> aiohttp.client._RequestContextManager:
-        assert self._session is not None, "use `async with`"
         return self._session.request(method, self._beacon.url + path, **options)
 
     async def _json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
@@ -86,7 +84,9 @@ class ServiceClient:
                 answer: dict[str, Any] = await response.json()
                 return answer
         except aiohttp.ClientConnectionError as error:
-            raise ServiceError(f"the service at {self._beacon.url} does not answer: {error}", hint=_RESTART_HINT) from error
+            raise ServiceError(
+                f"the service at {self._beacon.url} does not answer: {error}", hint=_RESTART_HINT
+            ) from error
 
 
 async def _raise_for(response: aiohttp.ClientResponse) -> None:

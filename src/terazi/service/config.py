@@ -1,4 +1,4 @@
-"""``terazi.toml``: what a person may fix once and for all. Checked by pydantic; every mistake is named with its place."""
+"""``terazi.toml``: what a person may fix once and for all; pydantic names every mistake with its place."""
 
 import tomllib
 from pathlib import Path
@@ -18,7 +18,9 @@ class _Table(BaseModel):
 class ServiceTable(_Table):
     """``[service]``: where clients reach the gateway."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on; elsewhere than loopback needs api_key.")
+    host: str = Field(
+        default="127.0.0.1", description="Address to listen on; elsewhere than loopback needs api_key."
+    )
     port: int = Field(default=8484, ge=0, le=65535, description="Port to listen on; 0 picks a free one.")
     api_key: str | None = Field(default=None, min_length=8, description="Key that clients must send.")
     max_body_mib: int = Field(default=16, ge=1, le=1024, description="Largest request body.")

@@ -1,7 +1,10 @@
 """A deployment: one planned model with its engine process, as the gateway and the control API see it."""
 
 import contextlib
+import dataclasses
+import hashlib
 import re
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +13,7 @@ from typing import Any
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.binary import Binary
 from terazi.engines.llama_cpp.launch import launch_spec
-from terazi.gateway.backend import ModelCard
+from terazi.gateway.backend import HeldMemory, ModelCard
 from terazi.memory.bill import HOST
 from terazi.models.spec import ArrayInfo, ModelSpec
 from terazi.placement.plan import Plan
@@ -31,22 +34,20 @@ class Deployment:
         self.plan = plan
         self.card = make_card(weighing.spec, plan, alias=alias)
         self._in_flight = 0
-        self._launch: LaunchSpec | None = None
 
-        def launch(port: int, api_key: str) -> LaunchSpec:
-            self._launch = launch_spec(
+        def launch(port: int) -> LaunchSpec:
+            """A new port and a new key for every start."""
+            launch = launch_spec(
                 plan,
                 weighing.spec,
                 binary,
                 port=port,
-                api_key=api_key,
+                api_key=secrets.token_urlsafe(24),
                 model_path=weighing.spec.files[0].path,
                 model_name=self.card.id,
                 threads=weighing.machine.host.cores,
-                stall_s=limits.stall_s,
-                stop_grace_s=limits.stop_grace_s,
             )
-            return self._launch
+            return dataclasses.replace(launch, stall_s=limits.stall_s, stop_grace_s=limits.stop_grace_s)
 
         self.runner = EngineRunner(
             launch,
@@ -58,12 +59,12 @@ class Deployment:
     @property
     def base_url(self) -> str:
         """Where the engine listens now."""
-        return self._launch.base_url if self._launch else ""
+        return self.runner.spec.base_url
 
     @property
     def api_key(self) -> str:
         """The key that the engine demands."""
-        return self._launch.api_key if self._launch else ""
+        return self.runner.spec.api_key
 
     @property
     def state(self) -> str:
@@ -71,10 +72,10 @@ class Deployment:
         return self.runner.state.phase.value
 
     @property
-    def memory(self) -> tuple[int, int]:
+    def memory(self) -> HeldMemory:
         """Planned bytes in all, and of them on accelerators."""
         total = self.plan.bill.total_bytes
-        return total, total - self.plan.bill.on(HOST).total_bytes
+        return HeldMemory(size_bytes=total, size_vram_bytes=total - self.plan.bill.on(HOST).total_bytes)
 
     @property
     def in_flight(self) -> int:
@@ -97,7 +98,9 @@ class Deployment:
     def snapshot(self) -> dict[str, Any]:
         """The model's part of ``terazi ps --json``: planned bytes beside those that the engine's log states."""
         report = self.runner.report
-        measured = {} if report is None else report.bytes_by_device()
+        measured: dict[str, int] = {}
+        for buffer in () if report is None else report.buffers:
+            measured[buffer.device] = measured.get(buffer.device, 0) + buffer.bytes
         return {
             "id": self.card.id,
             "aliases": list(self.card.aliases),
@@ -131,18 +134,18 @@ def make_card(spec: ModelSpec, plan: Plan, *, alias: str) -> ModelCard:
     capabilities = ["completion", *(["tools"] if isinstance(template, str) and "tool" in template else [])]
     return ModelCard(
         id=name,
-        aliases=tuple(dict.fromkeys(a for a in (alias,) if a != name and "/" not in a)),
+        aliases=(alias,) if alias != name and "/" not in alias else (),
         architecture=spec.architecture,
         family=spec.architecture,
         parameter_count=spec.parameter_count,
         quantisation=spec.quantisation,
         size_bytes=spec.file_bytes,
         context_length=plan.workload.context or spec.context_length,
-        training_context=spec.context_length,
+        training_context_length=spec.context_length,
         embedding_length=spec.embedding_length,
-        created=int(stat.st_mtime),
-        modified=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(stat.st_mtime)),
-        digest=plan.id,
+        created_s=int(stat.st_mtime),
+        modified=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(stat.st_mtime)),
+        digest=hashlib.sha256(f"{name}:{spec.file_bytes}:{stat.st_mtime_ns}".encode()).hexdigest(),
         capabilities=tuple(capabilities),
         model_info={key: value for key, value in spec.metadata.items() if not isinstance(value, ArrayInfo | tuple)},
         template=template if isinstance(template, str) else None,

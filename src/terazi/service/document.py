@@ -6,7 +6,7 @@ from typing import Any
 from terazi.hardware.saved import machine_to_json
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
-from terazi.service.weighing import Weighing, settings_argv
+from terazi.service.weighing import Weighing, typed_command
 
 SCHEMA = "terazi.weighing/1"
 
@@ -25,7 +25,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "id": None if isinstance(outcome, Refusal) else outcome.id,
             "engine": outcome.bill.engine,
             "settings": dataclasses.asdict(outcome.settings),
-            "argv": list(settings_argv(weighing)),
+            "argv": list(typed_command(weighing)),
             "devices": [_share(share) for share in _shares(outcome)],
             "reasons": [outcome.reason] if isinstance(outcome, Refusal) else list(outcome.reasons),
         },

@@ -1,4 +1,4 @@
-"""Where Terazi keeps what it must remember: run records, logs, the file by which the other commands find the service."""
+"""Where Terazi keeps what it must remember: run records, logs, and how other commands find the service."""
 
 import os
 from pathlib import Path

@@ -15,10 +15,12 @@ import psutil
 
 from terazi.engines.llama_cpp.binary import Binary
 from terazi.errors import RefusedError, ServiceError, UsageError
+from terazi.gateway.access import check_exposure
 from terazi.gateway.app import create_app
-from terazi.gateway.server import Gateway, check_exposure
+from terazi.gateway.backend import find_backend
+from terazi.gateway.server import Gateway
 from terazi.memory.workload import Workload
-from terazi.placement.plan import Refusal
+from terazi.placement.plan import Plan, Refusal
 from terazi.service.beacon import Beacon, light
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment
@@ -80,15 +82,11 @@ class Service:
 
     def find(self, name: str) -> Deployment | None:
         """By id or alias; Ollama's ``:latest`` is the same model."""
-        plain = name.removesuffix(":latest")
-        for deployment in self._deployments:
-            if plain in {deployment.card.id, *deployment.card.aliases}:
-                return deployment
-        return None
+        return find_backend(self._deployments, name)
 
     # ---- Control
 
-    def snapshot(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, object]:
         """``terazi ps --json``."""
         return {
             "schema": "terazi.ps/1",
@@ -113,10 +111,17 @@ class Service:
         if not self._deployments:
             self._stopping.set()
 
-    async def logs(self, model: str | None, lines: int, *, follow: bool) -> AsyncIterator[str]:
-        """The last lines of an engine, and what comes after."""
-        deployment = self._named(model)
-        async for line in deployment.runner.follow_log(lines, follow=follow):
+    def logs(self, model: str | None, lines: int) -> list[str]:
+        """The last lines of an engine's log.
+
+        Raises:
+            UsageError: no such model.
+        """
+        return self._named(model).runner.read_log(lines)
+
+    async def follow(self, model: str | None) -> AsyncIterator[str]:
+        """What the engine prints from now on."""
+        async for line in self._named(model).runner.follow_log():
             yield line
 
     def _named(self, model: str | None) -> Deployment:
@@ -156,7 +161,7 @@ class Service:
                 first = self._weigh(request.models[0])
                 binary = await self._binary()
                 await gateway.start()
-                self._url = gateway.url
+                self._url = gateway.address
                 await self._launch_all(first, binary, state)
                 if not self._stopping.is_set():
                     beacon = light(state / "services", self._beacon(control_token))
@@ -169,28 +174,31 @@ class Service:
                 if beacon is not None:
                     beacon.unlink(missing_ok=True)
 
-    def _weigh(self, model: str) -> Weighing:
+    def _weigh(self, model: str) -> tuple[Weighing, Plan]:
         weighing = weigh_model(model, find_machine(None), self._request.workload, self._request.pins)
         self._reporter.weighed(weighing)
         if isinstance(weighing.outcome, Refusal):
-            nearest = weighing.outcome.alternatives[0].change if weighing.outcome.alternatives else "a smaller model"
-            raise RefusedError(f"{weighing.spec.name} was not started: {weighing.outcome.reason}", hint=f"try {nearest}")
-        return weighing
+            nearest = (
+                weighing.outcome.alternatives[0].change if weighing.outcome.alternatives else "a smaller model"
+            )
+            raise RefusedError(
+                f"{weighing.spec.name} was not started: {weighing.outcome.reason}", hint=f"try {nearest}"
+            )
+        return weighing, weighing.outcome
 
     async def _binary(self) -> Binary:
         server = self._request.config.engines.llama_cpp.server
         return await asyncio.to_thread(find_llama_server, server, os.environ, str(cache_dir()))
 
-    async def _launch_all(self, first: Weighing, binary: Binary, state: Path) -> None:
+    async def _launch_all(self, first: tuple[Weighing, Plan], binary: Binary, state: Path) -> None:
         """One after the other: each is planned with what the ones before it have left free."""
         for index, model in enumerate(self._request.models):
             if self._stopping.is_set():
                 return
-            weighing = first if index == 0 else self._weigh(model)
-            assert weighing.plan is not None
+            weighing, plan = first if index == 0 else self._weigh(model)
             deployment = Deployment(
                 weighing,
-                weighing.plan,
+                plan,
                 binary,
                 alias=model,
                 run_dir=state,

@@ -9,13 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from terazi.engines.llama_cpp.commands import Command, parse_command
-from terazi.engines.llama_cpp.launch import plan_argv
+from terazi.engines.llama_cpp.launch import settings_argv
 from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.hardware.presets import parse_machine
 from terazi.hardware.probe import load_catalogue, read_machine
 from terazi.hardware.saved import machine_from_json
-from terazi.memory.llama_cpp.families import known_to_engine
+from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
@@ -76,9 +76,7 @@ def _read_saved(path: str) -> Machine:
     return machine_from_json(document)
 
 
-def weigh_model(
-    argument: str, machine: Machine, workload: Workload, pins: Mapping[str, object]
-) -> Weighing:
+def weigh_model(argument: str, machine: Machine, workload: Workload, pins: Mapping[str, object]) -> Weighing:
     """Choose the settings that aren't pinned, and weigh.
 
     Raises:
@@ -88,10 +86,7 @@ def weigh_model(
     spec = load_model(argument)
     _check_architecture(spec)
 
-    def by_speed(plan: Plan) -> float:
-        return score(spec, plan, machine)
-
-    outcome = solve(spec, machine, workload, pins, score=by_speed)
+    outcome = solve(spec, machine, workload, pins, score=score(spec, machine, workload))
     return _weighing(spec, machine, workload, outcome)
 
 
@@ -103,12 +98,19 @@ def weigh_command(argv: Sequence[str], machine: Machine, *, prompt: int, output:
         ModelFileError: the model can't be read.
     """
     command = parse_command(argv)
+    if command.unknown_flags:
+        raise UsageError(
+            f"{command.tool} {BUILD} has no flag {', '.join(command.unknown_flags)}, so it would not start",
+            hint=f"compare with: {command.tool} --help",
+        )
+    if command.model_path is None:
+        raise UsageError(f"the {command.tool} command names no local model file", hint="add -m path/to/model.gguf")
     spec = load_model(command.model_path)
     _check_architecture(spec)
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload)
-    return _weighing(spec, machine, workload, outcome, notes=_notes(command))
+    return _weighing(spec, machine, workload, outcome, notes=command.notes)
 
 
 def split_command_line(line: str) -> list[str]:
@@ -132,15 +134,14 @@ def workload_of(command: Command, spec: ModelSpec) -> Workload:
 def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
     """The machine as the engine sees it with ``--rpc``: one device per endpoint, before the others.
 
-    Stand-ins that *machine* brings (``2x RPC 24GiB``) are used in order; endpoints beyond them get this host's memory,
-    because that is what an RPC server on a CPU reports.
+    Stand-ins that *machine* brings (``2x RPC 24GiB``) are used in order; endpoints beyond them get this host's
+    memory, because that is what an RPC server on a CPU reports.
     """
     given = [d for d in machine.devices if d.backend == "rpc"]
     others = [d for d in machine.devices if d.backend != "rpc"]
     host = machine.host
     unknown = Figure(value=None, basis=Basis.ASSUMED, note="an RPC server does not say")
-    for index in range(len(given), len(settings.rpc)):
-        given.append(
+    given.extend(
             Device(
                 id=f"RPC{index}",
                 name=f"RPC server {settings.rpc[index]}",
@@ -153,7 +154,8 @@ def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
                 tdp_w=unknown,
                 notes=("memory not given: counted as this host's",),
             )
-        )
+        for index in range(len(given), len(settings.rpc))
+    )
     return dataclasses.replace(machine, devices=(*given[: len(settings.rpc)], *others))
 
 
@@ -169,17 +171,10 @@ def _weighing(
     spec: ModelSpec, machine: Machine, workload: Workload, outcome: Plan | Refusal, notes: tuple[str, ...] = ()
 ) -> Weighing:
     speed = forecast(spec, outcome, machine, workload) if isinstance(outcome, Plan) else None
-    return Weighing(
-        spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes
-    )
+    return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 
-def _notes(command: Command) -> tuple[str, ...]:
-    unknown = tuple(f"not a flag of llama.cpp {BUILD}: {flag}" for flag in command.unknown_flags)
-    return (*command.notes, *unknown)
-
-
-def settings_argv(weighing: Weighing) -> tuple[str, ...]:
+def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
-    return plan_argv(weighing.outcome.settings, path)
+    return settings_argv(weighing.outcome.settings, path)
