@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         # the reader went away (`terazi … | head`): nothing to say, and nobody to say it to
-        sys.stdout = None  # type: ignore[assignment]
+        sys.stdout = None
         return 141
     return code
 

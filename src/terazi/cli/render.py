@@ -45,13 +45,13 @@ def render_weighing(weighing: Weighing) -> str:
 
 def _headline(weighing: Weighing) -> str:
     spec, machine, workload = weighing.spec, weighing.machine, weighing.workload
+    size = f"{_count(spec.parameter_count)} parameters, {spec.quantisation}, {spec.block_count} layers"
+    context = f"context {workload.context}" if workload.context else "context chosen below"
+    lengths = f"prompts of {workload.prompt} and answers of {workload.output} tokens"
     lines = [
-        f"{_title(weighing)}: {spec.architecture}, {_count(spec.parameter_count)} parameters, {spec.quantisation},"
-        + f" {spec.block_count} layers, file {format_bytes(spec.file_bytes)}",
+        f"{_title(weighing)}: {spec.architecture}, {size}, file {format_bytes(spec.file_bytes)}",
         f"on {machine.name}: {_host(weighing)}",
-        f"for {workload.users} user{'s' * (workload.users > 1)}, "
-        + (f"context {workload.context}" if workload.context else "context chosen below")
-        + f", prompts of {workload.prompt} and answers of {workload.output} tokens",
+        f"for {workload.users} user{'s' * (workload.users > 1)}, {context}, {lengths}",
     ]
     return "\n".join(lines)
 

@@ -33,6 +33,7 @@ class Deployment:
         self.weighing = weighing
         self.plan = plan
         self.card = make_card(weighing.spec, plan, alias=alias)
+        self.log_path = str(run_dir / "logs" / f"{_slug(self.card.id)}.log")
         self._in_flight = 0
 
         def launch(port: int) -> LaunchSpec:
@@ -52,7 +53,7 @@ class Deployment:
         self.runner = EngineRunner(
             launch,
             run_dir=str(run_dir),
-            log_path=str(run_dir / "logs" / f"{_slug(self.card.id)}.log"),
+            log_path=self.log_path,
             in_flight=lambda: self._in_flight,
         )
 

@@ -27,10 +27,13 @@ from terazi.service.deployment import Deployment
 from terazi.service.paths import cache_dir, state_dir
 from terazi.service.weighing import Weighing, find_machine, weigh_model
 from terazi.supervisor.find_engine import find_llama_server
+from terazi.supervisor.log import read_log
 from terazi.supervisor.sweep import sweep_orphans
 
 #: How long requests in flight may go on after the first Ctrl-C.
 DRAIN_S = 30.0
+#: How often a followed log is looked at.
+_FOLLOW_EVERY_S = 0.2
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -117,12 +120,19 @@ class Service:
         Raises:
             UsageError: no such model.
         """
-        return self._named(model).runner.read_log(lines)
+        text = read_log(self._named(model).log_path).decode("utf-8", "replace")
+        return text.splitlines()[-lines:] if lines > 0 else []
 
     async def follow(self, model: str | None) -> AsyncIterator[str]:
         """What the engine prints from now on."""
-        async for line in self._named(model).runner.follow_log():
-            yield line
+        runner = self._named(model).runner
+        taken = runner.log.lines_taken if runner.log is not None else 0
+        while not runner.state.ended:
+            log = runner.log
+            for line in log.lines_after(taken) if log is not None else ():
+                yield line
+            taken = log.lines_taken if log is not None else 0
+            await asyncio.sleep(_FOLLOW_EVERY_S)
 
     def _named(self, model: str | None) -> Deployment:
         found = self.find(model) if model is not None else None
@@ -237,7 +247,7 @@ class Service:
                 for task in watched:
                     task.cancel()
                 await asyncio.gather(*watched, return_exceptions=True)
-                alive = [d for d in self._deployments if not d.runner.stopped]
+                alive = [d for d in self._deployments if not d.runner.state.ended]
                 if not stopping.done() and not alive:
                     for deployment in self._deployments:
                         await deployment.ready()  # raises the engine's own failure
@@ -264,10 +274,11 @@ class Service:
         """The first signal asks for a drained stop, a second one kills the engines at once."""
         loop = asyncio.get_running_loop()
 
+        hurries: list[asyncio.Future[None]] = []  # kept, or they would be collected before they ran
+
         def asked() -> None:
             if self._stopping.is_set():
-                for deployment in self._deployments:
-                    deployment.runner.kill()
+                hurries.extend(asyncio.ensure_future(d.runner.stop(drain_s=0)) for d in self._deployments)
             self._stopping.set()
 
         for number in _SIGNALS:

@@ -142,18 +142,18 @@ def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
     host = machine.host
     unknown = Figure(value=None, basis=Basis.ASSUMED, note="an RPC server does not say")
     given.extend(
-            Device(
-                id=f"RPC{index}",
-                name=f"RPC server {settings.rpc[index]}",
-                vendor="rpc",
-                backend="rpc",
-                memory_total_bytes=host.ram_total_bytes,
-                memory_free_bytes=host.usable_ram_bytes,
-                memory_bandwidth=host.ram_bandwidth,
-                flops_fp16=host.flops,
-                tdp_w=unknown,
-                notes=("memory not given: counted as this host's",),
-            )
+        Device(
+            id=f"RPC{index}",
+            name=f"RPC server {settings.rpc[index]}",
+            vendor="rpc",
+            backend="rpc",
+            memory_total_bytes=host.ram_total_bytes,
+            memory_free_bytes=host.usable_ram_bytes,
+            memory_bandwidth=host.ram_bandwidth,
+            flops_fp16=host.flops,
+            tdp_w=unknown,
+            notes=("memory not given: counted as this host's",),
+        )
         for index in range(len(given), len(settings.rpc))
     )
     return dataclasses.replace(machine, devices=(*given[: len(settings.rpc)], *others))
