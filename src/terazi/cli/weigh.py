@@ -1,13 +1,12 @@
 """``terazi weigh``: the bill, the device map, the forecast and the verdict."""
 
 import argparse
-import json
 import sys
+from collections.abc import Iterator
 
 from terazi.cli import options
 from terazi.errors import TeraziError, UsageError
 from terazi.placement.plan import Refusal
-from terazi.service.document import to_document
 from terazi.service.weighing import Weighing, find_machine, split_command_line, weigh_command, weigh_model
 
 _COMMAND_LINE_LIMIT = 64 * 1024
@@ -41,8 +40,9 @@ def run(args: argparse.Namespace) -> int:
     else:
         weighing = weigh_model(args.model, find_machine(args.on), options.workload(args), options.pins(args))
     if args.json:
-        json.dump(to_document(weighing), sys.stdout, default=_plain)
-        print()
+        from terazi.service.document import document_text
+
+        print(document_text(weighing))
     else:
         from terazi.cli.render import render_weighing
 
@@ -54,30 +54,39 @@ def run(args: argparse.Namespace) -> int:
 
 def _weigh_file(args: argparse.Namespace) -> int:
     """Every line gets its document, a faulty one an error document; the exit code is 1 if there was any."""
+    from terazi.service.document import document_text, error_text
+
     _refuse_pins(args)
     machine = find_machine(args.on)
     failed = False
-    try:
-        source = sys.stdin if args.commands == "-" else open(args.commands, encoding="utf-8")  # noqa: SIM115, PTH123
-    except OSError as error:
-        raise UsageError(f"{args.commands} can't be read: {error.strerror}", hint="check the path") from error
-    with source:
-        while line := source.readline(_COMMAND_LINE_LIMIT):
-            try:
-                words = split_command_line(line)
-                if not words:
-                    continue
-                document = to_document(weigh_command(words, machine, prompt=args.prompt, output=args.output))
-            except TeraziError as error:
-                failed = True
-                document = {
-                    "schema": "terazi.error/1",
-                    "command": line.strip(),
-                    "error": {"message": error.message, "hint": error.hint, "exit_code": error.exit_code},
-                }
-            sys.stdout.write(json.dumps(document, default=_plain) + "\n")
-            sys.stdout.flush()
+    for line in _lines(args.commands):
+        try:
+            words = split_command_line(line)
+            if not words:
+                continue
+            text = document_text(weigh_command(words, machine, prompt=args.prompt, output=args.output))
+        except TeraziError as error:
+            failed = True
+            text = error_text(line, error)
+        print(text, flush=True)
     return 1 if failed else 0
+
+
+def _lines(path: str) -> Iterator[str]:
+    """The lines of a command file, each within a limit.
+
+    Raises:
+        UsageError: the file can't be read, is no text, or has an absurd line.
+    """
+    hint = "a command file is plain text, one command a line; - is standard input"
+    try:
+        with open(0 if path == "-" else path, encoding="utf-8", closefd=path != "-") as source:  # noqa: PTH123
+            while line := source.readline(_COMMAND_LINE_LIMIT):
+                if len(line) == _COMMAND_LINE_LIMIT:
+                    raise UsageError(f"{path} has a line of over {_COMMAND_LINE_LIMIT} characters", hint=hint)
+                yield line
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can't be read as commands: {error}", hint=hint) from error
 
 
 def _refuse_pins(args: argparse.Namespace) -> None:
@@ -91,9 +100,3 @@ def _refuse_pins(args: argparse.Namespace) -> None:
 
 def _code(weighing: Weighing) -> int:
     return 3 if isinstance(weighing.outcome, Refusal) else 0
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, frozenset):
-        return sorted(value)
-    raise TypeError(f"not JSON: {type(value).__name__}")

@@ -1,8 +1,10 @@
 """A weighing as one JSON document, schema ``terazi.weighing/1``."""
 
 import dataclasses
+import json
 from typing import Any
 
+from terazi.errors import TeraziError
 from terazi.hardware.saved import machine_to_json
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
@@ -14,7 +16,6 @@ SCHEMA = "terazi.weighing/1"
 def to_document(weighing: Weighing) -> dict[str, Any]:
     """The document. Bytes, seconds and watts; unknown is null. A refused plan still shows what came closest."""
     outcome = weighing.outcome
-    refused = isinstance(outcome, Refusal)
     return {
         "schema": SCHEMA,
         "model": _model(weighing.spec),
@@ -39,9 +40,26 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "total_bytes": outcome.bill.total_bytes,
         },
         "forecast": None if weighing.forecast is None else dataclasses.asdict(weighing.forecast),
-        "refusal": _refusal(outcome) if refused and isinstance(outcome, Refusal) else None,
+        "refusal": _refusal(outcome) if isinstance(outcome, Refusal) else None,
         "notes": list(weighing.notes),
     }
+
+
+def document_text(weighing: Weighing) -> str:
+    """The document on one line."""
+    return json.dumps(to_document(weighing), default=_plain)
+
+
+def error_text(command: str, error: TeraziError) -> str:
+    """What stands in the place of a document for a command that can't be weighed, on one line."""
+    told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+    return json.dumps({"schema": "terazi.error/1", "command": command.strip(), "error": told})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    raise TypeError(f"not JSON: {type(value).__name__}")
 
 
 def _shares(outcome: Plan | Refusal) -> tuple[DeviceShare, ...]:

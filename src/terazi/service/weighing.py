@@ -4,17 +4,12 @@ Here the sources, the probe and the core meet; the command line and ``up`` both 
 """
 
 import dataclasses
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from terazi.engines.llama_cpp.commands import Command, parse_command
-from terazi.engines.llama_cpp.launch import settings_argv
 from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
-from terazi.hardware.presets import parse_machine
-from terazi.hardware.probe import load_catalogue, read_machine
-from terazi.hardware.saved import machine_from_json
 from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
@@ -24,6 +19,11 @@ from terazi.performance.forecast import Forecast, forecast, score
 from terazi.placement.follow import follow
 from terazi.placement.plan import Plan, Refusal
 from terazi.placement.solve import solve
+
+if TYPE_CHECKING:
+    from terazi.engines.llama_cpp.commands import Command
+
+# Rooms that only some invocations need are imported where they are used: start-up is part of the product.
 
 #: A saved machine is a few kilobytes; nobody's file makes us read more than this.
 _MACHINE_FILE_LIMIT = 1024 * 1024
@@ -52,15 +52,21 @@ def find_machine(text: str | None) -> Machine:
     Raises:
         UsageError: if it is none of these.
     """
+    from terazi.hardware.probe import load_catalogue, read_machine
+
     if text is None or text == "this":
         return read_machine()
     if text.endswith(".json"):
         return _read_saved(text)
+    from terazi.hardware.presets import parse_machine
+
     return parse_machine(text, load_catalogue())
 
 
 def _read_saved(path: str) -> Machine:
     import json
+
+    from terazi.hardware.saved import machine_from_json
 
     hint = "save one with: terazi weigh demo --json, under `machine`"
     try:
@@ -97,6 +103,8 @@ def weigh_command(argv: Sequence[str], machine: Machine, *, prompt: int, output:
         UsageError: the command is of no engine known here, or a value is wrong.
         ModelFileError: the model can't be read.
     """
+    from terazi.engines.llama_cpp.commands import parse_command
+
     command = parse_command(argv)
     if command.unknown_flags:
         raise UsageError(
@@ -119,13 +127,15 @@ def split_command_line(line: str) -> list[str]:
     Raises:
         UsageError: if a quote is not closed.
     """
+    import shlex
+
     try:
         return shlex.split(line, comments=True)
     except ValueError as error:
         raise UsageError(f"not a command line: {line.strip()!r} ({error})", hint="check its quotes") from error
 
 
-def workload_of(command: Command, spec: ModelSpec) -> Workload:
+def workload_of(command: "Command", spec: ModelSpec) -> Workload:
     """What a command line says about its use: its context and its slots."""
     slots = command.settings.n_parallel
     return Workload(context=command.settings.n_ctx or spec.context_length, users=max(1, slots or 1))
@@ -176,5 +186,7 @@ def _weighing(
 
 def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
+    from terazi.engines.llama_cpp.launch import settings_argv
+
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
     return settings_argv(weighing.outcome.settings, path)
