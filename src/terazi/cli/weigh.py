@@ -80,7 +80,7 @@ def _lines(path: str) -> Iterator[str]:
     """
     hint = "a command file is plain text, one command a line; - is standard input"
     try:
-        with open(0 if path == "-" else path, encoding="utf-8", closefd=path != "-") as source:  # noqa: PTH123
+        with open(0 if path == "-" else path, encoding="utf-8", closefd=path != "-") as source:
             while line := source.readline(_COMMAND_LINE_LIMIT):
                 if len(line) == _COMMAND_LINE_LIMIT:
                     raise UsageError(f"{path} has a line of over {_COMMAND_LINE_LIMIT} characters", hint=hint)
