@@ -28,7 +28,7 @@ from terazi.gateway.wire.errors import WireError, engine_down
 _KEEP_S: Final = 4.0
 #: How long a refused connection is tried again while the supervisor still believes the engine to be ready.
 _GRACE_S: Final = 2.0
-_FIRST_PAUSE_S: Final = 0.05
+_FIRST_PAUSE_S: Final = 0.025
 _LONGEST_PAUSE_S: Final = 0.5
 #: aiohttp warns about larger bodies given as bytes.
 _LARGE_BYTES: Final = 1 << 20
@@ -159,6 +159,8 @@ class Upstream:
                     reason = f"the engine of '{backend.card.id}' broke off twice before it answered"
                     raise WireError(engine_down(reason, final=True)) from problem
                 self._on_retry()
+                # A killed engine's sockets don't close at the same instant: for a moment its port still accepts.
+                await asyncio.sleep(_FIRST_PAUSE_S)
             else:
                 reply.waited_ns = waited_ns
                 return reply

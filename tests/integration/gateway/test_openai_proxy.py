@@ -20,6 +20,8 @@ from serving import (
     until,
 )
 
+pytestmark = pytest.mark.timeout(60)
+
 
 def events(raw: bytes) -> list[bytes]:
     """Data of all events in *raw*."""
@@ -153,8 +155,8 @@ async def test_an_engine_that_dies_before_the_first_byte_is_waited_for(tmp_path:
             await engine.start()
             backend.set_state("ready")
 
-        async with gateway_over(backend) as gateway, client_of(gateway) as client:
-            supervising = asyncio.create_task(restart())
+        async with gateway_over(backend) as gateway, client_of(gateway) as client, asyncio.TaskGroup() as tasks:
+            supervising = tasks.create_task(restart())
             async with client.post("/v1/chat/completions", json=CHAT) as reply:
                 assert reply.status == 200, await reply.text()
             await supervising
@@ -177,8 +179,8 @@ async def test_a_request_that_kills_the_engine_twice_is_not_sent_a_third_time(tm
                 await engine.start()
                 backend.set_state("ready")
 
-        async with gateway_over(backend) as gateway, client_of(gateway) as client:
-            supervising = asyncio.create_task(restart_twice())
+        async with gateway_over(backend) as gateway, client_of(gateway) as client, asyncio.TaskGroup() as tasks:
+            supervising = tasks.create_task(restart_twice())
             async with client.post("/v1/chat/completions", json=CHAT) as reply:
                 assert reply.status == 503
                 assert reply.headers["x-should-retry"] == "false"
