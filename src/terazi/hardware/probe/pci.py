@@ -2,7 +2,6 @@
 
 import os
 import re
-
 from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import PcieLink
