@@ -36,7 +36,7 @@ def read_drm_cards(tree: Tree) -> "tuple[DrmCard, ...]":
     names = [name for name in tree.names("sys/class/drm") if _CARD.fullmatch(name)]
     if not names:
         return ()
-    from terazi.hardware.parse_drm import ATTRIBUTES, parse_drm_card  # noqa: PLC0415 - most hosts hold no card
+    from terazi.hardware.parse_drm import ATTRIBUTES, parse_drm_card
 
     found = {}
     for name in names:
