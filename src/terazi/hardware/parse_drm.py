@@ -89,7 +89,7 @@ def name_card(card: DrmCard, catalogue: Catalogue) -> tuple[str, GpuRecord | Non
     """The card's name, its catalogue row, and a note if either is a guess.
 
     The driver's own product name comes first (datacentre cards have one), then PCI id and revision. Where several
-    cards share an id, the one with the lowest bandwidth stands for all: too cautious beats too bold.
+    cards share an id, the slowest stands for all: too cautious beats too bold.
     """
     if card.product_name is not None:
         record = catalogue.find_or_none(card.product_name, card.memory_total_bytes)
@@ -99,7 +99,7 @@ def name_card(card: DrmCard, catalogue: Catalogue) -> tuple[str, GpuRecord | Non
     if not found:
         maker = {"amd": "AMD", "intel": "Intel"}[card.vendor]
         return card.product_name or f"{maker} graphics {card.pci_id}", None, "not in the catalogue"
-    record = min(found, key=lambda r: r.bandwidth_bytes_per_s)
+    record = min(found, key=lambda r: (r.bandwidth_bytes_per_s, r.flops_fp16 or 0.0))
     if len(found) == 1:
         return card.product_name or record.name, record, ""
     names = " or ".join(r.name for r in found)

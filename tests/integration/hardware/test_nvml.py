@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from terazi.hardware.machine import Basis, Machine
-from terazi.hardware.probe import read_machine
+from terazi.hardware.probe import nvml, read_machine
 
 STUB = Path(__file__).parents[2] / "fakes" / "nvml_stub.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -183,3 +185,16 @@ def test_visible_devices_follow_cudas_rule(probe: Probe, visible: str | None, na
     machine = probe(TWO_CARDS, visible=visible)
     assert [d.name.removeprefix("NVIDIA GeForce ") for d in machine.devices] == names
     assert [d.id for d in machine.devices] == [f"CUDA{i}" for i in range(len(names))]
+
+
+def test_a_hung_child_ends_itself_if_its_parent_died(library: Path, tmp_path: Path) -> None:
+    answers = tmp_path / "answers"
+    answers.write_text("hang=init\n")
+    child = Path(nvml.__file__).with_name("nvml_child.py")
+    done = subprocess.run(
+        [sys.executable, "-P", str(child), "0.5"],
+        env={**os.environ, "LD_LIBRARY_PATH": str(library), "FAKE_NVML": str(answers)},
+        check=False,
+        timeout=30,
+    )
+    assert done.returncode == -signal.SIGALRM

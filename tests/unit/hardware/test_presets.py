@@ -64,6 +64,12 @@ def test_nvlink_switches_join_all() -> None:
     assert {(link.kind, link.bandwidth.value) for link in links} == {("nvlink", 450e9)}
 
 
+def test_a_mesh_shares_each_cards_links_among_its_neighbours() -> None:
+    """V100 SXM2: six links of 25 GB/s one way; four cards have two between each pair, two cards all six."""
+    assert {link.bandwidth.value for link in machine("4x V100 SXM2 nvlink").links} == {50e9}
+    assert {link.bandwidth.value for link in machine("2x V100 SXM2 nvlink").links} == {150e9}
+
+
 def test_two_nvlinked_pairs_of_one_kind_are_not_one_group() -> None:
     kinds = {(link.a, link.b): link.kind for link in machine("2x A6000 nvlink + 2x A6000 nvlink").links}
     assert kinds["CUDA0", "CUDA1"] == kinds["CUDA2", "CUDA3"] == "nvlink"
