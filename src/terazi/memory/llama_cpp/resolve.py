@@ -11,7 +11,7 @@ from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
 from terazi.memory.llama_cpp.layers import assign_layers, gpu_layers, select_devices
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.units import pad
 
@@ -81,6 +81,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         n_ctx = n_ctx_seq * slots
 
     chosen = select_devices(settings, devices)
+    _check_split_mode(settings, chosen)
     ngl = gpu_layers(settings, spec.block_count)
     full = ngl > spec.block_count
     overridden = bool(settings.override_tensor) or settings.cpu_moe or settings.n_cpu_moe > 0
@@ -105,6 +106,16 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         and settings.kv_offload
         and not overridden,
     )
+
+
+def _check_split_mode(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> None:
+    """``make_gpu_buft_list``: only SYCL still has buffers that are split by rows."""
+    lacking = [device.id for device in devices if device.backend.lower() != "sycl"]
+    if settings.split_mode == "row" and lacking:
+        raise UsageError(
+            f"llama.cpp {BUILD} can't split a model by rows on {', '.join(lacking)}.",
+            hint="Use -sm layer, or -sm tensor.",
+        )
 
 
 def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:
