@@ -33,8 +33,9 @@ def _experts(sketch: Sketch, x: Node, name: str) -> Node:
     sketch.graph.expand(weights)
     x = g.reshape(x, x.ne[0], 1, tokens)
     up = g.mul_mat_id(sketch.need(f"{name}.ffn_up_exps.weight"), x, chosen)
-    gate = g.mul_mat_id(sketch.need(f"{name}.ffn_gate_exps.weight"), x, chosen)
-    x = g.mul_mat_id(sketch.need(f"{name}.ffn_down_exps.weight"), g.like("glu", gate, up), chosen)
+    gate = sketch.weight(f"{name}.ffn_gate_exps.weight")
+    inner = g.like("glu", g.mul_mat_id(gate, x, chosen), up) if gate else g.like("unary", up)
+    x = g.mul_mat_id(sketch.need(f"{name}.ffn_down_exps.weight"), inner, chosen)
     return _sum_experts(sketch, g.like("mul", x, weights), used)
 
 

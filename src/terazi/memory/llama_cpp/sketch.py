@@ -7,6 +7,7 @@ things are added to the graph is the order in which the allocator sees them, so 
 from dataclasses import dataclass
 from math import prod
 
+from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
@@ -86,9 +87,15 @@ class Sketch:
         """The weight *name*.
 
         Raises:
-            KeyError: if the model has none; its file then isn't of this family.
+            ModelFileError: if the model has none; the engine refuses such a file too.
         """
-        return self._weights[name][0]
+        node = self.weight(name)
+        if node is None:
+            raise ModelFileError(
+                f"The model lacks the tensor {name}, which its architecture {self.spec.architecture} needs.",
+                hint="The file is incomplete or mislabelled; get it again.",
+            )
+        return node
 
     def shared_weight(self, name: str, layer: int) -> Node | None:
         """The copy of *name* on the device of *layer*."""
@@ -96,7 +103,9 @@ class Sketch:
 
     def output_matrix(self) -> Node:
         """``output.weight``, or the embedding where the model ties them."""
-        return self.weight("output.weight") or self._weights["token_embd.weight"][-1]
+        return (
+            self.weight("output.weight") or self._weights["token_embd.weight"][-1]
+        )  # tied: embeddings() needed it
 
     def input(self, kind: tuple[int, int], *ne: int) -> Node:
         """A graph input, which lives in host memory."""
