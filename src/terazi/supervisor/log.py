@@ -11,6 +11,7 @@ from io import FileIO
 from pathlib import Path
 
 MAX_LINE = 4096
+MIN_CAP = 4096
 
 
 class BoundedLog:
@@ -24,7 +25,7 @@ class BoundedLog:
 
     def __init__(self, path: str, *, cap_bytes: int = 8 * 1024 * 1024, tail_lines: int = 200) -> None:
         self._head, self._older, self._recent = parts(path)
-        self._cap = cap_bytes
+        self._cap = max(cap_bytes, MIN_CAP)
         self._tail: deque[str] = deque(maxlen=tail_lines)
         self.lines_taken = 0  # whole lines so far, for those who follow
         self._partial = b""
@@ -58,10 +59,9 @@ class BoundedLog:
         self._partial = self._partial[-MAX_LINE:]
         while data and self._file is not None and not self._broken:
             limit = self._cap // 2 if self._in_head else self._cap // 4
-            now, data = data[: limit - self._written], data[limit - self._written :]
             try:
-                self._file.write(now)
-                self._written += len(now)
+                n = self._file.write(data[: limit - self._written])
+                data, self._written = data[n:], self._written + n
                 if self._written >= limit:
                     self._turn()
             except OSError:

@@ -5,6 +5,7 @@ import logging
 import secrets
 import signal
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.failures import LoadFailure
@@ -274,7 +275,7 @@ class EngineRunner:
         )
         self._wake()
         if self._on_change is not None:
-            self._on_change(self._state)
+            self._on_change(replace(self._state, phase=phase, reason=reason))  # a step may pass through two
 
     def _wake(self) -> None:
         self._changed.set()
