@@ -198,7 +198,7 @@ class Service:
 
     async def _binary(self) -> Binary:
         server = self._request.config.engines.llama_cpp.server
-        return await asyncio.to_thread(find_llama_server, server, os.environ, str(cache_dir()))
+        return await asyncio.to_thread(find_llama_server, server, os.environ, cache_dir=str(cache_dir()))
 
     async def _launch_all(self, first: tuple[Weighing, Plan], binary: Binary, state: Path) -> None:
         """One after the other: each is planned with what the ones before it have left free."""
