@@ -21,7 +21,6 @@ import time
 from pathlib import Path
 
 from model_zoo import llama70b
-
 from terazi.models.sources import load_model
 
 REPO = Path(__file__).parents[1]

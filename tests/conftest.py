@@ -31,7 +31,8 @@ _FORBIDDEN = (
     "ctypes.dlopen",
 )
 #: What the import system and tracebacks open on Python's own behalf.
-_SOURCE_SUFFIXES = (".py", ".pyc", ".so")
+#: (``<unknown>``: a SyntaxError out of ``ast.parse``, which Hypothesis provokes, looks for the line there.)
+_SOURCE_SUFFIXES = (".py", ".pyc", ".so", "<unknown>")
 
 _armed: list[str] = []
 _caught: list[str] = []

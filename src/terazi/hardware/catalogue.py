@@ -170,7 +170,7 @@ class Catalogue:
 
     def nearest(self, name: str, count: int = 5) -> tuple[str, ...]:
         """Names that look like *name*, best first."""
-        import difflib  # noqa: PLC0415 - only for an error text
+        import difflib
 
         wanted = _take_apart(name[:200])
         squeezed = "".join(sorted(wanted.tokens))
@@ -215,7 +215,7 @@ def parse_catalogue(text: str) -> Catalogue:
     Raises:
         ValueError: if a row lacks a column or holds a malformed number (the table is packaged, so that is a bug).
     """
-    import csv  # noqa: PLC0415 - most commands never open the catalogue
+    import csv
 
     lines: Iterable[str] = (line for line in text.splitlines() if not line.startswith("#"))
     return Catalogue(tuple(_parse_row(row) for row in csv.DictReader(lines)))

@@ -18,13 +18,14 @@ ATTRIBUTES: Final = (
     "vendor", "device", "revision", "class", "product_name", "mem_info_vram_total", "mem_info_vram_used",
     "mem_info_gtt_total", "lmem_total_bytes", "tile0/physical_vram_size_bytes", "resource",
 )  # fmt: skip
+_SIZES: Final = ("mem_info_vram_total", "lmem_total_bytes", "tile0/physical_vram_size_bytes")
 #: An APU's fixed part of the RAM is mostly 0.5 to 4 GiB, with a larger GTT beside it; discrete cards have more.
 _APU_VRAM: Final = 4 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrmCard:
-    """One AMD or Intel graphics device as sysfs shows it; ``memory_note`` says where the size came from."""
+    """One AMD or Intel graphics device as sysfs shows it; ``window_bytes`` is its largest PCI window."""
 
     address: str
     vendor: str
@@ -33,7 +34,7 @@ class DrmCard:
     product_name: str | None
     memory_total_bytes: int | None
     memory_used_bytes: int | None
-    memory_note: str
+    window_bytes: int | None
     integrated: bool
 
 
@@ -44,7 +45,6 @@ def parse_drm_card(address: str, files: Mapping[str, str]) -> DrmCard | None:
     if vendor is None:
         return None
     device_id = files.get("device", "").strip().lower()
-    total, note = _memory(vendor, files)
     vram, gtt = _bytes(files.get("mem_info_vram_total")), _bytes(files.get("mem_info_gtt_total"))
     if vendor == "amd":
         integrated = vram is not None and gtt is not None and vram <= _APU_VRAM and gtt > vram
@@ -56,9 +56,9 @@ def parse_drm_card(address: str, files: Mapping[str, str]) -> DrmCard | None:
         pci_id=f"{vendor_id.removeprefix('0x')}:{device_id.removeprefix('0x')}",
         revision=files.get("revision", "").strip().lower().removeprefix("0x"),
         product_name=files.get("product_name", "").strip() or None,
-        memory_total_bytes=total,
+        memory_total_bytes=next((n for n in (_bytes(files.get(name)) for name in _SIZES) if n), None),
         memory_used_bytes=_bytes(files.get("mem_info_vram_used")),
-        memory_note=note,
+        window_bytes=_largest_bar(files.get("resource", "")),
         integrated=integrated,
     )
 
@@ -69,18 +69,6 @@ def _bytes(text: str | None) -> int | None:
         return int(value, 0) or None if value else None
     except ValueError:
         return None
-
-
-def _memory(vendor: str, files: Mapping[str, str]) -> tuple[int | None, str]:
-    names = ("mem_info_vram_total",) if vendor == "amd" else ("lmem_total_bytes", "tile0/physical_vram_size_bytes")
-    for name in names:
-        total = _bytes(files.get(name))
-        if total is not None:
-            return total, ""
-    bar = _largest_bar(files.get("resource", ""))
-    if vendor == "intel" and bar is not None and bar >= GIB:
-        return bar, "memory taken from the size of the card's PCI window (resizable BAR)"
-    return None, ""
 
 
 def _largest_bar(resource: str) -> int | None:
@@ -101,7 +89,7 @@ def name_card(card: DrmCard, catalogue: Catalogue) -> tuple[str, GpuRecord | Non
     """The card's name, its catalogue row, and a note if either is a guess.
 
     The driver's own product name comes first (datacentre cards have one), then PCI id and revision. Where several
-    cards share an id, the one with the lowest bandwidth stands for all: too cautious beats too bold.
+    cards share an id, the slowest stands for all: too cautious beats too bold.
     """
     if card.product_name is not None:
         record = catalogue.find_or_none(card.product_name, card.memory_total_bytes)
@@ -111,7 +99,7 @@ def name_card(card: DrmCard, catalogue: Catalogue) -> tuple[str, GpuRecord | Non
     if not found:
         maker = {"amd": "AMD", "intel": "Intel"}[card.vendor]
         return card.product_name or f"{maker} graphics {card.pci_id}", None, "not in the catalogue"
-    record = min(found, key=lambda r: r.bandwidth_bytes_per_s)
+    record = min(found, key=lambda r: (r.bandwidth_bytes_per_s, r.flops_fp16 or 0.0))
     if len(found) == 1:
         return card.product_name or record.name, record, ""
     names = " or ".join(r.name for r in found)
@@ -124,9 +112,12 @@ def drm_device(device_id: str, card: DrmCard, catalogue: Catalogue, pcie: PcieLi
     if card.integrated:
         return f"{name} at {card.address} is left out: integrated graphics, whose memory is the computer's RAM"
     total = card.memory_total_bytes
-    notes = [n for n in (note, card.memory_note) if n]
+    notes = [note] if note else []
     if total is None and record is not None and not record.unified:
         total = record.memory_max_bytes
+        # With a resizable BAR the window spans all memory (rounded up), so a smaller one is a smaller variant.
+        if card.window_bytes is not None and card.window_bytes >= GIB:
+            total = min(total, card.window_bytes)
         notes.append("memory size from the catalogue, since the driver doesn't tell it")
     if total is None:
         return f"{name} at {card.address} is left out: its memory size can't be read"

@@ -22,7 +22,8 @@ _ISA_NAMES: Final = {
 #: reference manuals).
 _ARM_PARTS: Final = {
     "0xd03": "Cortex-A53", "0xd05": "Cortex-A55", "0xd07": "Cortex-A57", "0xd08": "Cortex-A72",
-    "0xd0b": "Cortex-A76", "0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd41": "Cortex-A78", "0xd49": "Neoverse N2",
+    "0xd0b": "Cortex-A76", "0xd0c": "Neoverse N1", "0xd40": "Neoverse V1", "0xd41": "Cortex-A78",
+    "0xd49": "Neoverse N2",
     "0xd4f": "Neoverse V2", "0xd87": "Cortex-A725", "0xd85": "Cortex-X925",
 }  # fmt: skip
 

@@ -71,7 +71,7 @@ class _Reader:
         known = {f.name for f in fields(noun)}
         unknown = sorted(k for k in self.obj if k not in known)
         if unknown:
-            self._fail("", f"has unknown keys: {', '.join(k[:40] for k in unknown[:5])}")
+            self._fail("", f"has unknown keys: {', '.join(repr(k[:40]) for k in unknown[:5])}")
 
     def text(self, key: str) -> str:
         value = self.obj.get(key)

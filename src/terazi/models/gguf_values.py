@@ -8,7 +8,7 @@ from struct import Struct, unpack_from
 from typing import Final
 
 from terazi.errors import ModelFileError
-from terazi.models.gguf_window import Window
+from terazi.models.gguf_window import Window, display
 from terazi.models.spec import ArrayInfo, MetadataValue, Scalar
 
 STRING: Final = 8
@@ -45,7 +45,8 @@ _U64: Final = Struct("<Q").unpack_from
 #: What stands before nearly every key that follows a vocabulary: the high bytes of the key's length, then
 #: the first part of its name.
 _NEXT_KEY: Final = b"\0\0\0\0\0\0\0tokenizer."
-_KEY_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz0123456789._"
+#: What keys are made of: segments in lower case with dots; architectures bring hyphens, some tools capitals.
+KEY_LETTERS: Final = b"abcdefghijklmnopqrstuvwxyz0123456789._-ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 #: Bytes before a candidate that are kept in the buffer to look at the string that ends there.
 _LOOK_BACK: Final = 512
 
@@ -164,17 +165,19 @@ class ValueReader:
 
         Why the place that is found is the end of the array. Call a string *plain* if it contains no zero byte;
         all strings of a tokenizer are. Among plain strings, seven zero bytes in a row occur only as the upper
-        bytes of a length below 256. So a hit ``L 00×7 tokenizer.`` is either the length and key of the next
-        entry, which is what we want, or the length and text of an element that itself begins with
+        bytes of a length below 256. So the first hit ``L 00×7 tokenizer.`` is either the length and key of the
+        next entry, which is what we want, or the length and text of an element that itself begins with
         ``tokenizer.``. In that second case the parser takes the following element's length for the entry's
         type and its text for the value; the next key's length then contains bytes of plain text in its upper
         half (or, after empty elements, is zero or at least 2^24), which is beyond the permitted length of a
-        key, and the parse fails. The caller then parses again with exact walks. No hit can lie in the first
-        ``8 * count`` bytes, the least that the lengths alone take, so those are not even read.
+        key, and the parse fails. The caller then parses again with exact walks. Only the first hit is taken:
+        one that looks wrong says that the elements are unusual, and a later one could be a later key. No hit
+        can lie in the first ``8 * count`` bytes, the least that the lengths alone take, so those are not read.
 
-        Elements that do contain zero bytes can only mislead the search if they spell a complete header, with
-        valid keys and types up to the last tensor and offsets that fill the file. A file that does so on
-        purpose gets the reading that it asks for, bounded and checked like any other; no other file does.
+        Elements that do contain zero bytes can only mislead the search if they spell a complete header: valid
+        keys and types up to the last tensor, and sizes that fill the file to its last byte (the caller checks
+        that more strictly after a search). A file that does so on purpose gets the reading that it asks for,
+        bounded and checked like any other.
         """
         window = self._window
         start = window.tell()
@@ -187,28 +190,27 @@ class ValueReader:
         while True:
             buffer = window.buffer
             hit = buffer.find(_NEXT_KEY, window.position + 1)
-            if hit < 0:
-                end = window.base + len(buffer)
-                if end >= stop:
-                    break
-                window.position = max(window.position, len(buffer) - len(_NEXT_KEY) - 1)
-                window.refill(_LOOK_BACK)
-                if window.base + len(window.buffer) <= end:
-                    break
-                continue
-            length = buffer[hit - 1]
-            key = buffer[hit + 7 : hit + 7 + length]
-            if not key.translate(None, _KEY_LETTERS) and _string_ends_at(buffer, hit - 1):
-                window.position = hit - 1
-                self.guessed = True
-                return True
-            window.position = hit
+            if hit > 0:
+                length = buffer[hit - 1]
+                key = buffer[hit + 7 : hit + 7 + length]
+                if key and not key.translate(None, KEY_LETTERS) and _string_ends_at(buffer, hit - 1):
+                    window.position = hit - 1
+                    self.guessed = True
+                    return True
+                break
+            end = window.base + len(buffer)
+            if end >= stop:
+                break
+            window.position = max(window.position, len(buffer) - len(_NEXT_KEY) - 1)
+            window.refill(_LOOK_BACK)
+            if window.base + len(window.buffer) <= end:
+                break
         window.seek(start)
         return False
 
     def _bad(self, what: str) -> ModelFileError:
         return ModelFileError(
-            f"{self._window.label} is damaged or hostile: {self._window.subject} {what}.",
+            f"{self._window.label} is damaged or hostile: {display(self._window.subject)} {what}.",
             hint="Download it again from where it was published.",
         )
 

@@ -11,7 +11,7 @@ _TABLE = __file__.rpartition("/")[0] + "/../data/gpus.csv"
 
 def load_catalogue() -> "Catalogue":
     """The packaged catalogue, read anew (about two milliseconds)."""
-    from terazi.hardware.catalogue import parse_catalogue  # noqa: PLC0415 - most commands never look up a card
+    from terazi.hardware.catalogue import parse_catalogue
 
     with open(_TABLE, encoding="utf-8") as table:  # noqa: PTH123 - pathlib would cost more than the read
         return parse_catalogue(table.read())

@@ -38,7 +38,7 @@ def read_machine(
     def table() -> "Catalogue":
         nonlocal cached
         if cached is None:
-            from terazi.hardware.probe.catalogue import load_catalogue  # noqa: PLC0415 - most hosts hold no card
+            from terazi.hardware.probe.catalogue import load_catalogue
 
             cached = load_catalogue()
         return cached
@@ -63,15 +63,15 @@ def _read_nvidia(
     deadline_s: float,
     visible: str | None,
 ) -> tuple[tuple[Device, ...], tuple[Link, ...]]:
-    from terazi.hardware.probe.pci import find_nvidia, read_link  # noqa: PLC0415 - keeps the import of this module light
+    from terazi.hardware.probe.pci import find_nvidia, read_link
 
     on_bus = find_nvidia(tree)
     if not driver_present(tree.root):
         if on_bus:
             notes.append(f"NVIDIA card at {', '.join(on_bus)}, but no NVIDIA driver is loaded")
         return (), ()
-    from terazi.hardware.links import link_all  # noqa: PLC0415
-    from terazi.hardware.parse_nvml import nvml_device, nvml_port, parse_nvml, select_visible  # noqa: PLC0415
+    from terazi.hardware.links import link_all
+    from terazi.hardware.parse_nvml import nvml_device, nvml_port, parse_nvml, select_visible
 
     answer = ask_driver(deadline_s)
     report = parse_nvml(answer.text)
@@ -107,13 +107,13 @@ def _read_nvidia(
 
 
 def _read_others(tree: Tree, table: Callable[[], "Catalogue"], notes: list[str]) -> tuple[Device, ...]:
-    from terazi.hardware.probe.pci import read_drm_cards, read_link  # noqa: PLC0415
+    from terazi.hardware.probe.pci import read_drm_cards, read_link
 
     found = read_drm_cards(tree)
     if not found:
         return ()
-    from terazi.hardware.cards import BACKENDS, DEVICE_NAMES  # noqa: PLC0415
-    from terazi.hardware.parse_drm import drm_device  # noqa: PLC0415
+    from terazi.hardware.cards import BACKENDS, DEVICE_NAMES
+    from terazi.hardware.parse_drm import drm_device
 
     devices: list[Device] = []
     for vendor in ("amd", "intel"):
@@ -132,7 +132,7 @@ def _read_others(tree: Tree, table: Callable[[], "Catalogue"], notes: list[str])
 
 def _link_all(nvidia: tuple[Device, ...], links: tuple[Link, ...], others: tuple[Device, ...]) -> tuple[Link, ...]:
     """All pairs: those between NVIDIA cards as the driver told, the rest through host memory."""
-    from terazi.hardware.links import Port, link_all  # noqa: PLC0415
+    from terazi.hardware.links import Port, link_all
 
     devices = (*nvidia, *others)
     told = {(link.a, link.b): link for link in links}

@@ -27,7 +27,7 @@ class ChildAnswer:
 
 def driver_present(root: str) -> bool:
     """A cheap sign of an NVIDIA driver: its /proc folder, its device node, or (on this machine) its library."""
-    import os  # noqa: PLC0415 - the whole package loads without it
+    import os
 
     if any(os.path.exists(os.path.join(root, p)) for p in ("proc/driver/nvidia/version", "dev/nvidiactl")):  # noqa: PTH110, PTH118
         return True
@@ -39,11 +39,11 @@ def driver_present(root: str) -> bool:
 
 def ask_driver(deadline_s: float) -> ChildAnswer:
     """Start the child, read what it prints for at most *deadline_s* seconds, and leave no process behind."""
-    import os  # noqa: PLC0415 - only machines with an NVIDIA driver get here
-    import select  # noqa: PLC0415
-    import subprocess  # noqa: PLC0415
-    import sys  # noqa: PLC0415
-    import time  # noqa: PLC0415
+    import os
+    import select
+    import subprocess
+    import sys
+    import time
 
     end = time.monotonic() + deadline_s
     child = subprocess.Popen(
@@ -84,7 +84,7 @@ def ask_driver(deadline_s: float) -> ChildAnswer:
 
 def _stop(child: "subprocess.Popen[bytes]", *, ask_first: bool) -> bool:
     """End the child; False if even SIGKILL didn't within a second."""
-    import subprocess  # noqa: PLC0415
+    import subprocess
 
     if ask_first:  # it has closed its output and is about to exit
         try:

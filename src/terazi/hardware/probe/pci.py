@@ -2,11 +2,14 @@
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import PcieLink
-from terazi.hardware.parse_drm import ATTRIBUTES, DrmCard, parse_drm_card
 from terazi.hardware.parse_pci import LinkFiles, addresses_in, is_display, path_link
 from terazi.hardware.probe.files import Tree, read_text
+
+if TYPE_CHECKING:
+    from terazi.hardware.parse_drm import DrmCard
 
 _CARD = re.compile(r"card\d+")
 _NVIDIA = "0x10de"
@@ -28,12 +31,15 @@ def read_link(tree: Tree, address: str) -> PcieLink | None:
     return path_link(hops)
 
 
-def read_drm_cards(tree: Tree) -> tuple[DrmCard, ...]:
+def read_drm_cards(tree: Tree) -> "tuple[DrmCard, ...]":
     """AMD's and Intel's cards, in PCI order, which is the order in which their runtimes number them."""
+    names = [name for name in tree.names("sys/class/drm") if _CARD.fullmatch(name)]
+    if not names:
+        return ()
+    from terazi.hardware.parse_drm import ATTRIBUTES, parse_drm_card
+
     found = {}
-    for name in tree.names("sys/class/drm"):
-        if _CARD.fullmatch(name) is None:
-            continue
+    for name in names:
         link = tree.path(f"sys/class/drm/{name}/device")
         address = os.path.basename(os.path.realpath(link))  # noqa: PTH119
         # Some attributes lie beside the PCI folder, at the card itself.

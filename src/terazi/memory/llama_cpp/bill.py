@@ -4,13 +4,14 @@ from collections.abc import Iterator
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
-from terazi.memory.llama_cpp.closed_form import compute_bytes
+from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.families import Family, family_of
 from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, Placement, place_tensors, weight_buffers
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -18,6 +19,9 @@ from terazi.units import MIB
 DEFAULT_CACHE_RAM_MIB = 8192
 #: A slot; ``n_ctx_checkpoints`` of ``common/common.h``.
 DEFAULT_CHECKPOINTS = 32
+
+#: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
+FIT_MARGIN_BYTES = 1024 * MIB
 
 _KIND_NOTES = {
     BufferKind.PLAIN: "weights in host memory",
@@ -43,32 +47,60 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
     resolved = resolve(spec, settings, devices)
     family = family_of(spec)
     caches = cache_layers(spec, family, settings, resolved)
+    placements = place_tensors(spec, settings, resolved, isa)
     lines = [
-        *_weights(spec, settings, resolved, isa),
+        *_weights(placements, settings, resolved, isa),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
-        *_compute(spec, resolved, caches, LineBasis.MODELLED if family else LineBasis.UPPER_BOUND),
+        *([] if family else _state(spec, settings, resolved)),
+        *_compute(spec, family, settings, resolved, caches=caches, placements=placements),
         *_overhead(spec, settings, resolved),
     ]
-    reasons = []
-    if family is None:
-        reasons.append(
-            f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
-            "layer and a generous compute buffer are counted."
-        )
+    reasons = tuple(_reasons(spec, settings, resolved, family, lines))
     return Bill(
         engine="llama.cpp",
         build=BUILD,
         lines=tuple(lines),
         growth=tuple(_growth(settings, resolved, caches, family)),
-        exact=family is not None,
-        reasons=tuple(reasons),
+        exact=not reasons,
+        reasons=reasons,
     )
 
 
+def _reasons(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    family: Family | None,
+    lines: list[BillLine],
+) -> Iterator[str]:
+    if family is None:
+        yield (
+            f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
+            "layer and a generous compute buffer are counted."
+        )
+    if settings.split_mode == "tensor" and len(resolved.devices) > 1:
+        yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+    if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
+        for device in resolved.devices:
+            held = sum(
+                line.bytes for line in lines if line.device == device.id and line.formula != "driver-context"
+            )
+            if held > device.memory_free_bytes - FIT_MARGIN_BYTES:
+                yield (
+                    f"{device.id} would keep less than 1 GiB free, so the engine's --fit would move layers or cut "
+                    "the context; this bill is of the settings as given. Say -ngl and -c, or --fit off."
+                )
+
+
+def _fit_may_change(settings: LlamaCppSettings) -> bool:
+    """``common_params_fit_impl`` touches only what the caller left open, and gives up if layers are given."""
+    placed = settings.n_gpu_layers is not None or settings.tensor_split or settings.override_tensor
+    return settings.n_ctx == 0 or not (placed or settings.cpu_moe or settings.n_cpu_moe)
+
+
 def _weights(
-    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
+    placements: tuple[Placement, ...], settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
 ) -> Iterator[BillLine]:
-    placements = place_tensors(spec, settings, resolved, isa)
     for buffer in weight_buffers(placements, settings, resolved, isa):
         yield BillLine(
             term=Term.WEIGHTS,
@@ -107,18 +139,47 @@ def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLi
         )
 
 
+def _state(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
+    for device, size in state_bytes(spec, settings, resolved).items():
+        yield BillLine(
+            term=Term.STATE,
+            device=device,
+            bytes=size,
+            formula="state.bound",
+            basis=LineBasis.UPPER_BOUND,
+            note=f"recurrent state for {resolved.n_seq_max} sequences",
+        )
+
+
 def _compute(
-    spec: ModelSpec, resolved: Resolved, caches: tuple[CacheLayer, ...], basis: LineBasis
+    spec: ModelSpec,
+    family: Family | None,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    *,
+    caches: tuple[CacheLayer, ...],
+    placements: tuple[Placement, ...],
 ) -> Iterator[BillLine]:
-    for device, size in compute_bytes(spec, resolved, caches).items():
+    if family is None:
+        sizes = compute_bound_bytes(spec, settings, resolved, caches)
+        formula, basis = "compute.bound", LineBasis.UPPER_BOUND
+    else:
+        sizes = compute_bytes(spec, family, settings, resolved, caches=caches, placements=placements)
+        formula, basis = "compute.replay", _replay_basis(resolved)
+    for device, size in sizes.items():
         yield BillLine(
             term=Term.COMPUTE,
             device=device,
             bytes=size,
-            formula="compute.closed-form",
+            formula=formula,
             basis=basis,
             note=f"graph of {resolved.n_tokens} tokens, {resolved.n_outputs} outputs",
         )
+
+
+def _replay_basis(resolved: Resolved) -> LineBasis:
+    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own."""
+    return LineBasis.MODELLED if resolved.devices else LineBasis.EXACT
 
 
 def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:

@@ -23,19 +23,44 @@ class SlidingWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One family. ``graph`` names its layer graph for the compute buffers."""
+    """One family.
+
+    Args:
+        name: for people.
+        architectures: ``general.architecture`` values that it covers.
+        window: sliding-window layers, if any.
+        norm: ``rms_norm`` or ``norm``.
+        qk_norm: queries and keys are normalised per ``head``, ``flat`` over all heads, or not at all.
+        rope_factors: the file may carry frequency factors for RoPE.
+        scaled_embeddings: token embeddings are scaled row by row.
+        scaled_queries: queries are scaled before attention.
+        post_norms: attention and feed-forward outputs are normalised too.
+    """
 
     name: str
     architectures: frozenset[str]
-    graph: str
     window: SlidingWindow | None = None
+    norm: str = "rms_norm"
+    qk_norm: str | None = None
+    rope_factors: bool = False
+    scaled_embeddings: bool = False
+    scaled_queries: bool = False
+    post_norms: bool = False
 
 
 FAMILIES = (
     # src/models/llama.cpp: no sliding window even if the file names one (Mistral)
-    Family(name="llama", architectures=frozenset({"llama"}), graph="llama"),
+    Family(name="llama", architectures=frozenset({"llama"}), rope_factors=True),
     # src/models/gemma3.cpp
-    Family(name="gemma3", architectures=frozenset({"gemma3"}), graph="gemma3", window=SlidingWindow(period=6)),
+    Family(
+        name="gemma3",
+        architectures=frozenset({"gemma3"}),
+        window=SlidingWindow(period=6),
+        qk_norm="head",
+        scaled_embeddings=True,
+        scaled_queries=True,
+        post_norms=True,
+    ),
 )
 
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}

@@ -23,6 +23,10 @@ _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 _EXPERTS_OF = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 #: Tensors that are read once for each token, from host memory.
 _INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
+#: Tensors without a block number that belong to the first block (in LFM2 ``token_embd_norm`` is the output norm).
+_FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
+#: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
+_OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
@@ -62,13 +66,15 @@ def place_tensors(
 ) -> tuple[Placement, ...]:
     """Every tensor that the engine creates, duplicates included, with its buffer."""
     chooser = _Chooser(settings, resolved, isa)
-    tied = not any(tensor.name == "output.weight" for tensor in spec.tensors)
     placements: dict[tuple[str, str, BufferKind], Placement] = {}
+    twice = []
     for tensor in spec.tensors:
-        for device, product in _uses(tensor, resolved, tied=tied):
+        for device, product in _uses(tensor, spec, resolved):
             where, kind = chooser.choose(tensor, device, product=product)
+            if (tensor.name, where, kind) in placements and spec.architecture in _OUTPUT_FIRST:
+                twice.append(placements[tensor.name, where, kind])
             placements[tensor.name, where, kind] = Placement(tensor, where, kind)
-    return tuple(placements.values())
+    return (*placements.values(), *twice)
 
 
 def weight_buffers(
@@ -96,7 +102,7 @@ def weight_buffers(
     return tuple(buffers)
 
 
-def _uses(tensor: Tensor, resolved: Resolved, *, tied: bool) -> Iterator[tuple[str, bool]]:
+def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple[str, bool]]:
     """Where *tensor* is used, and whether as the weight of a matrix product there."""
     output = resolved.layer_devices[-1]
     if tensor.block is not None:
@@ -104,9 +110,11 @@ def _uses(tensor: Tensor, resolved: Resolved, *, tied: bool) -> Iterator[tuple[s
     elif tensor.name.startswith(_SHARED):
         for device in dict.fromkeys(resolved.layer_devices[:-1]):
             yield device, False
-    elif tensor.name.startswith(_INPUT):
+    elif tensor.name.startswith(_FIRST_BLOCK) and not spec.architecture.startswith("lfm2"):
+        yield resolved.layer_devices[0], multiplies(tensor)
+    elif tensor.name.startswith(_INPUT) and not tensor.name.startswith(_FIRST_BLOCK):
         yield HOST, False
-        if tied and tensor.name == "token_embd.weight":
+        if tensor.name == "token_embd.weight" and not any(other.name == "output.weight" for other in spec.tensors):
             # the engine creates it a second time as the output matrix, where that one belongs
             yield output, True
     else:
