@@ -52,7 +52,7 @@ DECODE_POOL: Final[Mapping[CardClass, str]] = {
 
 #: eta, c, phi per class. AMD's own three cards disagree by a factor of three, so AMD takes the constants of all
 #: cards. The CPU's one row can't tell eta from c: a barrier of 20 us a layer is assumed, and phi too: the rate of
-#: the instruction set is a ceiling, of which an i9-13900K reached 0.7 on eight cores and two shared virtual cores 0.1.
+#: the instruction set is a ceiling, of which an i9-13900K reached 0.7 and two shared virtual cores of an EPYC 0.1.
 CLASSES: Final[Mapping[CardClass, Efficiency]] = {
     CardClass.GEFORCE: Efficiency(memory=0.84, layer_s=50e-6, compute=0.87),
     CardClass.PRO: Efficiency(memory=0.84, layer_s=50e-6, compute=0.30),
@@ -116,7 +116,9 @@ PREFILL_SPREAD: Final[Mapping[Ground, tuple[float, float]]] = {
 
 #: Assumed where a figure is missing.
 _ASSUMED_CARD_BANDWIDTH: Final = 300e9
-_ASSUMED_CORE_BANDWIDTH: Final = 8e9  # bytes per second that one core can pull
+#: Bytes per second that one core takes in while it unpacks quantised weights, before eta: eight cores of an
+#: i9-13900K took 12 GB/s each, two shared virtual cores of an EPYC 7 GB/s each.
+_ASSUMED_CORE_BANDWIDTH: Final = 10e9
 _ASSUMED_RAM_BANDWIDTH: Final = 50e9  # two channels of ordinary memory
 _ASSUMED_CORE_FLOPS: Final = 20e9
 #: Cards without usable FP16 (GTX 10 series) compute in FP32 and int8: at least this many operations per byte.
@@ -197,11 +199,14 @@ def speed_of_host(host: Host) -> Speed:
     name = host.cpu_name or "CPU"
     cores = max(1, host.cores)
     known = _known(host.ram_bandwidth)
-    bandwidth = known if known is not None else min(cores * _ASSUMED_CORE_BANDWIDTH, _ASSUMED_RAM_BANDWIDTH)
-    sure = known is not None and host.ram_bandwidth.basis is not Basis.ASSUMED
+    basis = host.ram_bandwidth.basis
+    bandwidth = known if known is not None else _ASSUMED_RAM_BANDWIDTH
+    if known is None or basis is not Basis.MEASURED:
+        bandwidth = min(bandwidth, cores * _ASSUMED_CORE_BANDWIDTH)
+    sure = known is not None and basis is not Basis.ASSUMED
     flops = _known(host.flops) or _known(cpu_flops(host.isa, cores)) or cores * _ASSUMED_CORE_FLOPS
     if sure:
-        words = f"{name}: RAM at {bandwidth / 1e9:.0f} GB/s ({host.ram_bandwidth.basis}), one measured CPU"
+        words = f"{name}: RAM at {bandwidth / 1e9:.0f} GB/s ({basis}), few measured CPUs"
     else:
         words = f"{name}: RAM bandwidth assumed, not measured: {bandwidth / 1e9:.0f} GB/s for {cores} cores"
     return Speed(

@@ -46,8 +46,6 @@ def explain_layout(machine: Machine, judged: Judged) -> list[str]:
         said.append(
             f"{', '.join(unused)} left unused: not needed, and another device would add a hand-over a token."
         )
-    if not judged.settings.mmap:
-        said.append("Not mapped from the file (--no-mmap): the mapped range would span layers that live on cards.")
     return said
 
 

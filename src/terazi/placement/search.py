@@ -72,7 +72,7 @@ class Search:
     def _groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
         devices = self.devices(settings)
         if not devices or self._host_only():
-            yield iter((self._judge(self._on_host(settings)),))
+            yield self._with_or_without_map(self._on_host(settings))
             return
         if self._own_layout():
             yield self._engine_layout(settings)
@@ -81,12 +81,12 @@ class Search:
         pinned = self.pins.get("n_gpu_layers")
         yield self._partial(settings, devices, pinned if isinstance(pinned, int) else None)
         if pinned is None:
-            yield iter((self._judge(self._on_host(settings)),))
+            yield self._with_or_without_map(self._on_host(settings))
 
     def _whole_groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
         devices = self.devices(settings)
         if not devices or self._host_only():
-            yield iter((self._judge(self._on_host(settings)),))
+            yield self._with_or_without_map(self._on_host(settings))
             return
         if self._own_layout():
             yield iter((self._judge(settings),))
@@ -177,7 +177,7 @@ class Search:
                     yield from self._with_or_without_map(judged.settings)
 
     def _with_or_without_map(self, settings: LlamaCppSettings) -> Iterator[Judged]:
-        """As it is; and without mmap if only the mapped file's gaps are in the way."""
+        """As it is; and without mmap if parts of the file that nobody reads from the map are in the way."""
         judged = self._judge(settings)
         yield judged
         gaps = sum(line.bytes for line in judged.bill.lines if line.formula == "weights.mapped-gaps")
