@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.strategies import text
 
 settings.register_profile(
     "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
 )
 settings.load_profile("terazi")
+# Hypothesis reads its table of characters from disk at the first use of text: have it now, not in a core test.
+text().validate()
 
 HERE = Path(__file__).parent
 #: Tests under these folders are tests of the core: a call that opens anything fails them.
