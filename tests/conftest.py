@@ -12,8 +12,6 @@ settings.register_profile(
     "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
 )
 settings.load_profile("terazi")
-# Hypothesis reads its table of characters from disk at the first use of text: have it now, not in a core test.
-text().validate()
 
 HERE = Path(__file__).parent
 #: Tests under these folders are tests of the core: a call that opens anything fails them.
@@ -64,6 +62,11 @@ def _stack_files() -> Generator[str, None, None]:
 
 
 sys.addaudithook(_audit)
+
+
+def pytest_collection_finish() -> None:
+    """Hypothesis reads its table of characters from disk at the first use of text: now, not in a core test."""
+    text().validate()
 
 
 @pytest.hookimpl(wrapper=True)
