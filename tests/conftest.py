@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.strategies import text
 
 settings.register_profile(
     "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
@@ -61,6 +62,11 @@ def _stack_files() -> Generator[str, None, None]:
 
 
 sys.addaudithook(_audit)
+
+
+def pytest_collection_finish() -> None:
+    """Hypothesis reads its table of characters from disk at the first use of text: now, not in a core test."""
+    text().validate()
 
 
 @pytest.hookimpl(wrapper=True)
