@@ -103,9 +103,9 @@ def engines_of(home: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             env = process.environ()
-            if env.get("TERAZI_HOME") == str(home) and "TERAZI_RUN_ID" in env:
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+            ours = env.get("TERAZI_HOME") == str(home) and "TERAZI_RUN_ID" in env
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
         except psutil.Error:
             continue
     return found

@@ -179,7 +179,8 @@ class Service:
                     self._reporter.serving(self._url, names, request.api_key)
                     await self._until_stopped()
             finally:
-                self._reporter.say("draining, then stopping the engine (again to stop at once)")
+                if self._deployments:
+                    self._reporter.say("draining, then stopping the engine (again to stop at once)")
                 await self._shut_down(gateway)
                 if beacon is not None:
                     beacon.unlink(missing_ok=True)

@@ -7,6 +7,7 @@ from terazi.engines.base import Expectation, LaunchSpec
 from terazi.engines.llama_cpp.binary import UPDATE_HINT, Binary
 from terazi.errors import EngineError
 from terazi.memory.bill import Term
+from terazi.memory.llama_cpp.layers import ALL_LAYERS
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import Plan
@@ -141,11 +142,12 @@ def _memory_flags(s: LlamaCppSettings) -> tuple[_Flag, ...]:
         if when:
             flags.append(_Flag(names=names, value=value))
 
+    layers = "all" if s.n_gpu_layers == ALL_LAYERS else str(s.n_gpu_layers)
     add(("-np", "--parallel"), str(s.n_parallel), when=s.n_parallel is not None)
     add(("--kv-unified", "-kvu"), when=s.kv_unified is True)
     add(("--no-kv-unified", "-no-kvu"), when=s.kv_unified is False)
     add(("--swa-full",), when=s.swa_full)
-    add(("-ngl", "--gpu-layers", "--n-gpu-layers"), str(s.n_gpu_layers), when=s.n_gpu_layers is not None)
+    add(("-ngl", "--gpu-layers", "--n-gpu-layers"), layers, when=s.n_gpu_layers is not None)
     add(("-sm", "--split-mode"), s.split_mode, when=s.split_mode != "layer")
     add(("-ts", "--tensor-split"), ",".join(f"{x:.9g}" for x in s.tensor_split), when=bool(s.tensor_split))
     add(("-mg", "--main-gpu"), str(s.main_gpu), when=s.main_gpu != 0)
