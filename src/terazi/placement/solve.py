@@ -119,7 +119,9 @@ def _with_context(
         return settings, search.run(settings)
     longest = max(1, spec.context_length)
     settings = with_context(base, longest)
-    if search.likely_whole(settings) and (found := search.run(settings)).fits:
+    # the CPU alone has one layout, so the hint would cost as much as the answer
+    worth_a_try = not search.devices(base) or search.likely_whole(settings)
+    if worth_a_try and _whole(found := search.run(settings)) is not None:
         reasons.append(f"Context {longest} tokens a user: the model's training length, and it fits.")
         return settings, found
     steps = context_steps(longest)
@@ -154,8 +156,11 @@ def _any(found: Found) -> Found | None:
 
 
 def _whole(found: Found) -> Found | None:
-    """*found* if its best leaves nothing in RAM that a card could hold."""
-    return found if found.fits and found.fits[0].verdict is Verdict.FITS else None
+    """*found* if its best leaves nothing in RAM that a card could hold, or if no card may be used."""
+    if not found.fits:
+        return None
+    best = found.fits[0]
+    return found if best.verdict is Verdict.FITS or not best.resolved.devices else None
 
 
 def finish(search: Search, workload: Workload, found: Found, reasons: tuple[str, ...], score: Score | None) -> Plan:
