@@ -11,7 +11,8 @@ from typing import Final, TypeGuard
 from terazi.errors import ModelFileError
 from terazi.models.file_types import FILE_TYPES, GUESSED
 from terazi.models.ggml_types import TYPE_BY_NAME
-from terazi.models.gguf import GgufHeader, display
+from terazi.models.gguf import GgufHeader
+from terazi.models.gguf_window import display
 from terazi.models.spec import ArrayInfo, MetadataValue, ModelFile, ModelSpec, Tensor
 from terazi.models.split import check_parts
 
@@ -58,7 +59,7 @@ def build_spec(parts: Sequence[GgufHeader], *, origin: str = "") -> ModelSpec:
     metadata = keys.metadata
     name = metadata.get("general.name")
     return ModelSpec(
-        name=name if isinstance(name, str) and name.strip() else _stem(keys.label),
+        name=display(name) if isinstance(name, str) and name.strip() else _stem(keys.label),
         architecture=arch,
         block_count=blocks,
         context_length=keys.number(f"{arch}.context_length"),
@@ -125,7 +126,7 @@ class _Keys:
     def senseless(self, key: str, value: object) -> ModelFileError:
         shown = f"{value:,}" if isinstance(value, int) else str(value)[:40]
         return ModelFileError(
-            f"{self.label} has the senseless value {shown} under {key}.",
+            f"{self.label} has the senseless value {display(shown)} under {key}.",
             hint="It is damaged, or made by a faulty converter: download it again.",
         )
 

@@ -16,7 +16,7 @@ from terazi.errors import ModelFileError
 from terazi.models.foreign import describe_foreign
 from terazi.models.ggml_types import REMOVED, TYPE_BY_ID
 from terazi.models.gguf_values import KEY_LETTERS, UINT32, ValueReader
-from terazi.models.gguf_window import Fetch, Window
+from terazi.models.gguf_window import Fetch, Window, display
 from terazi.models.spec import MetadataValue, Tensor
 
 MAGIC: Final = b"GGUF"
@@ -50,11 +50,6 @@ class GgufHeader:
     data_offset: int
     metadata: Mapping[str, MetadataValue]
     tensors: tuple[Tensor, ...]
-
-
-def display(path: str) -> str:
-    """*path* for people: bytes of a file name that aren't UTF-8 become visible escapes."""
-    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def read_header(fetch: Fetch, size: int, path: str, *, file_index: int = 0) -> GgufHeader:
@@ -221,7 +216,7 @@ class _Parser:
         if known is None:
             what = REMOVED.get(kind)
             raise ModelFileError(
-                f"{self._window.label} stores tensor {name} in "
+                f"{self._window.label} stores tensor {display(name)} in "
                 + (f"the type {what}." if what else f"the unknown type {kind}."),
                 hint="Get a current file of this model."
                 if what
@@ -247,7 +242,7 @@ class _Parser:
             if data_offset + tensor.offset + tensor.n_bytes > size:
                 missing = data_offset + data_bytes - size
                 raise ModelFileError(
-                    f"{label} is cut off: tensor {tensor.name} ends beyond the file's {size:,} bytes; "
+                    f"{label} is cut off: tensor {display(tensor.name)} ends beyond the file's {size:,} bytes; "
                     f"about {missing:,} bytes are missing.",
                     hint="Download or copy it again, or let the download finish.",
                 )
@@ -260,7 +255,7 @@ class _Parser:
 
     def _bad(self, what: str) -> ModelFileError:
         return ModelFileError(
-            f"{self._window.label} is damaged or hostile: it {what}.",
+            f"{self._window.label} is damaged or hostile: it {display(what)}.",
             hint="Download it again from where it was published.",
         )
 

@@ -8,7 +8,7 @@ from struct import Struct, unpack_from
 from typing import Final
 
 from terazi.errors import ModelFileError
-from terazi.models.gguf_window import Window
+from terazi.models.gguf_window import Window, display
 from terazi.models.spec import ArrayInfo, MetadataValue, Scalar
 
 STRING: Final = 8
@@ -210,7 +210,7 @@ class ValueReader:
 
     def _bad(self, what: str) -> ModelFileError:
         return ModelFileError(
-            f"{self._window.label} is damaged or hostile: {self._window.subject} {what}.",
+            f"{self._window.label} is damaged or hostile: {display(self._window.subject)} {what}.",
             hint="Download it again from where it was published.",
         )
 

@@ -26,6 +26,17 @@ _U32: Final = Struct("<I").unpack_from
 _U64: Final = Struct("<Q").unpack_from
 
 
+def display(text: str) -> str:
+    """*text* (a path, a name out of a file) as it may be shown: one line, no control characters, valid UTF-8.
+
+    Bytes of a file name that aren't text and characters that don't print become visible escapes.
+    """
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class Window:
     """A cursor over the head of a file.
 
@@ -122,10 +133,11 @@ class Window:
         """The error for a header that would go on beyond the file or beyond the limit."""
         if self.size > self.limit:
             return ModelFileError(
-                f"{self.label} has a header of more than {HEADER_LIMIT_BYTES // 1024**2} MiB (at {self.subject}).",
+                f"{self.label} has a header of more than {HEADER_LIMIT_BYTES // 1024**2} MiB, "
+                f"by {display(self.subject)}.",
                 hint="No real model has one; the file is damaged or not meant to be read.",
             )
         return ModelFileError(
-            f"{self.label} is cut off: it ends after {self.size:,} bytes, inside {self.subject}.",
+            f"{self.label} is cut off: it ends after {self.size:,} bytes, inside {display(self.subject)}.",
             hint="Download or copy it again; compare its size with the one on the page it came from.",
         )

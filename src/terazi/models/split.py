@@ -7,7 +7,8 @@ Rules: ``llama_split_path`` and ``llama_split_prefix`` in ``src/llama.cpp`` and 
 from collections.abc import Sequence
 
 from terazi.errors import ModelFileError
-from terazi.models.gguf import GgufHeader, display
+from terazi.models.gguf import GgufHeader
+from terazi.models.gguf_window import display
 
 
 def split_path(prefix: str, number: int, count: int) -> str:
@@ -62,7 +63,7 @@ def check_parts(parts: Sequence[GgufHeader]) -> None:
         for tensor in part.tensors:
             if tensor.name in names:
                 raise ModelFileError(
-                    f"{display(part.path)} holds tensor {tensor.name}, which an earlier part holds too.",
+                    f"{display(part.path)} holds tensor {display(tensor.name)}, which an earlier part holds too.",
                     hint="Parts of different downloads are mixed; download them again.",
                 )
             names.add(tensor.name)

@@ -27,6 +27,7 @@ class BoundedLog:
         self._head, self._older, self._recent = parts(path)
         self._cap = max(cap_bytes, MIN_CAP)
         self._tail: deque[str] = deque(maxlen=tail_lines)
+        self.lines_taken = 0  # whole lines so far, for those who follow
         self._partial = b""
         self._written = 0  # into the present file
         self._in_head = True
@@ -39,6 +40,11 @@ class BoundedLog:
                 part.unlink(missing_ok=True)
         self._file = _open(self._head)
 
+    def lines_after(self, taken: int) -> tuple[str, ...]:
+        """Whole lines since *taken* of them had come, as far as they are still in memory."""
+        new = self.lines_taken - taken
+        return tuple(self._tail)[-new:] if new > 0 else ()
+
     @property
     def tail(self) -> tuple[str, ...]:
         """The last lines, oldest first; one that has no end yet is the last."""
@@ -49,6 +55,7 @@ class BoundedLog:
         """Append *data* to memory and disk."""
         *lines, self._partial = (self._partial + data).split(b"\n")
         self._tail.extend(_text(line) for line in lines)
+        self.lines_taken += len(lines)
         self._partial = self._partial[-MAX_LINE:]
         while data and self._file is not None and not self._broken:
             limit = self._cap // 2 if self._in_head else self._cap // 4

@@ -161,6 +161,11 @@ class EngineRunner:
         return self._log.tail if self._log is not None else ()
 
     @property
+    def log(self) -> BoundedLog | None:
+        """The log, once it was started."""
+        return self._log
+
+    @property
     def started_at(self) -> float | None:
         """When the present process was started (the event loop's monotonic clock); None if none runs."""
         return self._started_at if self._state.pid is not None else None

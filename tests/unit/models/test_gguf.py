@@ -259,6 +259,13 @@ def test_odd_path_bytes_are_shown_as_escapes() -> None:
     assert caught.value.message.startswith("d/\\xff\\xfe.gguf ")
 
 
+def test_control_characters_of_names_are_shown_as_escapes() -> None:
+    infos = info("\x1b[2J", (2**62, 4), 0)
+    assert "tensor \\x1b[2J the" in refusal(raw_header(infos=infos, tensors=1) + bytes(99)).message
+    keys = {"general.architecture": "a", "\x1b[31m": Typed(ARRAY, [], 99)}
+    assert "\\x1b[31m" in refusal(whole(keys)).message
+
+
 WORDS = [f"w{i}" for i in range(3000)]
 NULS = [b"\0", b"\0" * 7, b"a\0\0\0\0\0\0\0\0tokenizer.ggml.x", b"\x10" + b"\0" * 7 + b"tokenizer.ggml.x\4\0\0\0"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from terazi.engines.llama_cpp.flags import flag_values
 from terazi.engines.llama_cpp.setters import FALSEY, SWITCH_SETTERS, TRUTHY, VALUE_SETTERS, Setter, read_int
 from terazi.errors import UsageError
-from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
+from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 
 TOOLS = ("llama-server", "llama-cli", "llama-fit-params")
@@ -194,7 +194,7 @@ class _Reader:
 
     def command(self) -> Command:
         settings = self._settings
-        if settings.flash_attn == "off" and CACHE_TYPES[settings.type_v].quantised:
+        if settings.flash_attn == "off" and is_quantised_cache(settings.type_v):
             raise UsageError(
                 f"A quantised V cache ({settings.type_v}) needs flash attention.",
                 hint="Drop -fa off, or use -ctv f16.",

@@ -32,10 +32,10 @@ class _Flag:
     why: str = ""
 
 
-def plan_argv(plan: Plan, model_path: str) -> tuple[str, ...]:
-    """The command that a person could type to get exactly *plan* (build b11434's spellings)."""
-    words = ["llama-server", "-m", model_path]
-    for flag in (*_memory_flags(plan.settings), _FIT_OFF):
+def settings_argv(settings: LlamaCppSettings, model_path: str) -> tuple[str, ...]:
+    """The command that a person could type to get exactly *settings* (build b11434's spellings)."""
+    words = [settings.tool, "-m", model_path]
+    for flag in (*_memory_flags(settings), _FIT_OFF):
         words += [flag.names[0]] if flag.value is None else [flag.names[0], flag.value]
     return tuple(words)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
+from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
 from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.sketch import Sketch
@@ -43,7 +43,7 @@ def cache_inputs(sketch: Sketch, cells: int) -> CacheInputs:
 
 def _rotation_side(cache_type: str, width: int) -> int:
     """Side of the Hadamard matrix for heads of *width* in a quantised cache: its largest power of two, from 64."""
-    if not CACHE_TYPES[cache_type].quantised or width % 64:
+    if not is_quantised_cache(cache_type) or width % 64:
         return 0
     return width & -width
 
@@ -124,7 +124,7 @@ def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInp
 
 def _cache_tensor(sketch: Sketch, cache_type: str, width: int, cache: CacheLayer) -> Node:
     kind = CACHE_TYPES[cache_type]
-    node = g.leaf((kind.block, kind.n_bytes), width, cache.cells, sketch.batch.streams)
+    node = g.leaf((kind.block_size, kind.block_bytes), width, cache.cells, sketch.batch.streams)
     node.home = sketch.backends[cache.device]
     return node
 

@@ -87,8 +87,8 @@ def _reasons(
             )
             if held > device.memory_free_bytes - FIT_MARGIN_BYTES:
                 yield (
-                    f"{device.id} would keep less than 1 GiB free, so the engine's --fit would move layers or cut the "
-                    "context; this bill is of the settings as given. Say -ngl and -c, or --fit off."
+                    f"{device.id} would keep less than 1 GiB free, so the engine's --fit would move layers or cut "
+                    "the context; this bill is of the settings as given. Say -ngl and -c, or --fit off."
                 )
 
 

@@ -19,7 +19,7 @@ _ACTIVATIONS = 32
 
 
 def state_bytes(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Mapping[str, int]:
-    """Recurrent state of each device: 32-bit floats, one copy a slot (``llama_hparams::n_embd_r``, ``n_embd_s``)."""
+    """Recurrent state of each device: 32-bit floats, one copy a slot (``llama_hparams::n_embd_r``, ``_s``)."""
     per_block = 4 * _state_elements(spec) * resolved.n_seq_max
     if not per_block:
         return {}

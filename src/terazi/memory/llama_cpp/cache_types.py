@@ -1,29 +1,13 @@
 """The types that a KV cache may have: ``kv_cache_types`` of ``common/arg.cpp``, b11434."""
 
-from dataclasses import dataclass
+from terazi.models.ggml_types import TYPE_BY_NAME
 
-
-@dataclass(frozen=True, slots=True)
-class CacheType:
-    """Elements and bytes of one block (``ggml/src/ggml-common.h``)."""
-
-    block: int
-    n_bytes: int
-    quantised: bool = True
-
-    def row_bytes(self, elements: int) -> int:
-        """Bytes of a row, as ``ggml_row_size`` counts them."""
-        return elements // self.block * self.n_bytes
-
-
+#: By ggml's name, as ``--cache-type-k`` spells it.
 CACHE_TYPES = {
-    "f32": CacheType(1, 4, quantised=False),
-    "f16": CacheType(1, 2, quantised=False),
-    "bf16": CacheType(1, 2, quantised=False),
-    "q8_0": CacheType(32, 34),
-    "q4_0": CacheType(32, 18),
-    "q4_1": CacheType(32, 20),
-    "iq4_nl": CacheType(32, 18),
-    "q5_0": CacheType(32, 22),
-    "q5_1": CacheType(32, 24),
+    name: TYPE_BY_NAME[name] for name in ("f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1")
 }
+
+
+def is_quantised_cache(name: str) -> bool:
+    """Whether a cache of type *name* is stored in blocks."""
+    return CACHE_TYPES[name].block_size > 1

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
 from terazi.memory.llama_cpp.families import Family, window_layers
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.models.ggml_types import row_bytes
 from terazi.models.spec import ModelSpec
 from terazi.units import pad
 
@@ -42,7 +42,6 @@ def cache_layers(
     spec: ModelSpec, family: Family | None, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[CacheLayer, ...]:
     """One entry for each block that keeps K and V. Without a *family*, every block keeps them at full length."""
-    k_type, v_type = CACHE_TYPES[settings.type_k], CACHE_TYPES[settings.type_v]
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
     short = window_cells(spec, settings, resolved) if any(windows) else 0
     # without flash attention V is stored transposed, every layer as wide as the widest
@@ -67,10 +66,10 @@ def cache_layers(
                 k_width=k_width,
                 v_width=v_width,
                 k_bytes=allocation_bytes(
-                    by_id.get(device), settings.type_k, (k_width, rows), k_type.row_bytes(k_width) * rows
+                    by_id.get(device), settings.type_k, (k_width, rows), row_bytes(settings.type_k, k_width) * rows
                 ),
                 v_bytes=allocation_bytes(
-                    by_id.get(device), settings.type_v, (v_width, rows), v_type.row_bytes(v_width) * rows
+                    by_id.get(device), settings.type_v, (v_width, rows), row_bytes(settings.type_v, v_width) * rows
                 ),
             )
         )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
-from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
+from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
 from terazi.memory.llama_cpp.layers import assign_layers, gpu_layers, select_devices
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.models.spec import ModelSpec
@@ -122,27 +122,26 @@ def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:
     """Refuse the cache types that ``llama_init_from_model`` refuses.
 
     Raises:
-        UsageError: quantised V without flash attention, or a block that doesn't divide a head.
+        UsageError: quantised V without flash attention, or rows that aren't whole blocks.
     """
-    for flag, name, width in (
-        ("-ctk", settings.type_k, spec.key_length),
-        ("-ctv", settings.type_v, spec.value_length),
-    ):
-        kind = CACHE_TYPES.get(name)
-        if kind is None:
+    widths = {"-ctk": (settings.type_k, spec.key_length), "-ctv": (settings.type_v, spec.value_length)}
+    for flag, (name, width) in widths.items():
+        if name not in CACHE_TYPES:
             raise UsageError(
                 f"llama.cpp has no KV cache type {name!r}.", hint=f"Use one of: {', '.join(CACHE_TYPES)}."
             )
-        if not kind.quantised:
+        if not is_quantised_cache(name):
             continue
-        if settings.flash_attn == "off":
-            if flag == "-ctv":
-                raise UsageError(
-                    f"A quantised V cache ({name}) needs flash attention.", hint="Drop -fa off, or use -ctv f16."
-                )
-        elif width % kind.block:
+        if settings.flash_attn == "off" and flag == "-ctv":
             raise UsageError(
-                f"A {name} KV cache needs head widths in multiples of {kind.block}; this model has {width}.",
+                f"A quantised V cache ({name}) needs flash attention.", hint="Drop -fa off, or use -ctv f16."
+            )
+        block = CACHE_TYPES[name].block_size
+        # flash attention needs whole blocks a head, else a row of all heads must be whole
+        rows = [width] if settings.flash_attn != "off" else [width * heads for heads in spec.head_count_kv]
+        if any(row % block for row in rows):
+            raise UsageError(
+                f"A {name} KV cache needs head widths in multiples of {block}; this model has {width}.",
                 hint=f"Use {flag} f16 or bf16.",
             )
 

@@ -9,7 +9,8 @@ from stat import S_ISDIR, S_ISREG
 
 from terazi.errors import ModelFileError, UsageError
 from terazi.models.from_gguf import build_spec
-from terazi.models.gguf import GgufHeader, display, read_header
+from terazi.models.gguf import GgufHeader, read_header
+from terazi.models.gguf_window import display
 from terazi.models.spec import ModelSpec
 from terazi.models.split import other_parts
 

@@ -1,0 +1,100 @@
+"""Puts the gateway's application together."""
+
+from collections.abc import AsyncIterator, Collection
+from typing import Final
+
+from aiohttp import web
+
+from terazi.gateway.access import origin_allowed
+from terazi.gateway.backend import Control, Directory
+from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
+from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.metrics import Metrics
+from terazi.gateway.ollama_routes import OllamaRoutes
+from terazi.gateway.openai_routes import OpenAiRoutes
+from terazi.gateway.traffic import Traffic
+from terazi.gateway.upstream import Upstream
+from terazi.gateway.wire.errors import Fault, WireError, api_of
+
+#: Where the application keeps its desk, for ``gateway.server``.
+DESK: Final = web.AppKey("desk", Desk)
+MAX_BODY_BYTES: Final = 16 * 1024 * 1024
+
+
+def create_app(
+    directory: Directory,
+    *,
+    api_key: str | None,
+    control: Control | None = None,
+    control_token: str | None = None,
+    max_body_bytes: int = MAX_BODY_BYTES,
+    allowed_origins: Collection[str] = (),
+    ready_wait_s: float = 60.0,
+) -> web.Application:
+    """The gateway over *directory*.
+
+    Args:
+        api_key: what clients must present; ``None`` serves this machine only, and then only requests whose
+            ``Host`` is localhost and whose ``Origin``, if there is one, is a page of this machine.
+        control, control_token: the local control API; both or neither.
+        max_body_bytes: larger requests get a 413.
+        allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
+        ready_wait_s: how long a request may wait for an engine that is loading or restarting.
+    """
+    metrics = Metrics(directory)
+    desk = Desk(
+        directory=directory,
+        upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
+        traffic=Traffic(),
+        metrics=metrics,
+        api_key=api_key or None,
+        allowed_origins=frozenset(allowed_origins),
+        max_body_bytes=max_body_bytes,
+    )
+    app = web.Application(client_max_size=max_body_bytes)
+    app[DESK] = desk
+    app.cleanup_ctx.append(_upstream_life)
+    app.on_response_prepare.append(_add_cors)
+    OpenAiRoutes(desk).add_to(app)
+    OllamaRoutes(desk).add_to(app)
+    HealthRoutes(desk).add_to(app)
+    if control is not None and control_token:
+        ControlRoutes(desk, control, control_token).add_to(app)
+    app.router.add_route("OPTIONS", "/{path:.*}", _preflight)
+    for prefix in ("/v1/", "/api/", "/"):
+        app.router.add_route("*", prefix + "{path:.*}", desk.route(api_of(prefix + "x"), _not_found))
+    return app
+
+
+async def _upstream_life(app: web.Application) -> AsyncIterator[None]:
+    app[DESK].upstream.open()
+    yield
+    await app[DESK].upstream.close()
+
+
+async def _not_found(request: web.Request, _tab: Tab) -> web.StreamResponse:
+    message = f"there is no {request.method} {request.path} here"
+    raise WireError(Fault(status=404, message=message, code="not_found"))
+
+
+async def _preflight(request: web.Request) -> web.Response:
+    """A browser's question before a request from a page; ``_add_cors`` writes the answer's other half."""
+    origin = request.headers.get("Origin", "")
+    if not origin_allowed(origin, request.app[DESK].allowed_origins):
+        return web.Response(status=403, text="this origin is not allowed")
+    asked = request.headers.get("Access-Control-Request-Headers", "Authorization, Content-Type")
+    return web.Response(
+        status=204,
+        headers={
+            "Access-Control-Allow-Methods": "GET, POST, HEAD, OPTIONS",
+            "Access-Control-Allow-Headers": asked,
+            "Access-Control-Max-Age": "600",
+        },
+    )
+
+
+async def _add_cors(request: web.Request, response: web.StreamResponse) -> None:
+    origin = request.headers.get("Origin")
+    if origin is not None and origin_allowed(origin, request.app[DESK].allowed_origins):
+        response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Vary"] = "Origin"

@@ -1,0 +1,108 @@
+"""Terazi's own endpoints: health, metrics, and the local control that ``terazi ps``, ``stop`` and ``logs`` use."""
+
+import json
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from terazi.errors import TeraziError
+from terazi.gateway.access import same_secret
+from terazi.gateway.backend import READY, Control
+from terazi.gateway.desk import Desk, Tab, json_response, stream_response
+from terazi.gateway.wire.errors import Api, Fault, WireError, bad_request, unauthorised
+
+#: The header that carries the control token.
+TOKEN_HEADER = "X-Terazi-Token"  # noqa: S105 - a header's name, not a secret
+_MOST_LINES = 100_000
+
+
+class HealthRoutes:
+    """``/healthz`` and ``/metrics``."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def add_to(self, app: web.Application) -> None:
+        """Register the handlers."""
+        app.router.add_get("/healthz", self._desk.route(Api.OWN, self.health, public=True))
+        app.router.add_get("/metrics", self._desk.route(Api.OWN, self.metrics))
+
+    async def health(self, _request: web.Request, _tab: Tab) -> web.Response:
+        """200 when at least one model answers, 503 while none does; the state of each."""
+        models = {backend.card.id: backend.state for backend in self._desk.directory.backends()}
+        draining = self._desk.traffic.draining
+        ready = READY in models.values() and not draining
+        status = "draining" if draining else "ok" if ready else "unavailable"
+        return json_response({"status": status, "models": models}, status=200 if ready else 503)
+
+    async def metrics(self, _request: web.Request, _tab: Tab) -> web.Response:
+        """Prometheus's text format."""
+        return web.Response(body=self._desk.metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+class ControlRoutes:
+    """``/terazi/v1``. The token stands in for the API key here; whoever can read it may stop the service."""
+
+    def __init__(self, desk: Desk, control: Control, token: str) -> None:
+        self._desk = desk
+        self._control = control
+        self._token = token
+
+    def add_to(self, app: web.Application) -> None:
+        """Register the handlers."""
+        route = self._desk.route
+        app.router.add_get("/terazi/v1/ps", route(Api.OWN, self.ps, public=True))
+        app.router.add_post("/terazi/v1/stop", route(Api.OWN, self.stop, public=True))
+        app.router.add_get("/terazi/v1/logs", route(Api.OWN, self.logs, public=True))
+
+    def _check(self, request: web.Request) -> None:
+        if not same_secret(request.headers.get(TOKEN_HEADER, ""), self._token):
+            raise WireError(unauthorised())
+
+    async def ps(self, request: web.Request, _tab: Tab) -> web.Response:
+        """The running service."""
+        self._check(request)
+        return json_response(self._control.snapshot())
+
+    async def stop(self, request: web.Request, _tab: Tab) -> web.Response:
+        """Stop a model (``{"model": "…"}``), or the service (``{}``)."""
+        self._check(request)
+        raw = await self._desk.read_body(request)
+        try:
+            body = json.loads(raw or b"{}")
+        except (ValueError, RecursionError) as problem:
+            raise WireError(bad_request("the body is not valid JSON")) from problem
+        model = body.get("model") if isinstance(body, dict) else body
+        if model is not None and not isinstance(model, str):
+            raise WireError(bad_request("'model' must be a text"))
+        try:
+            await self._control.stop(model)
+        except TeraziError as error:
+            raise _told(error) from error
+        return json_response({"stopped": model}, status=202)
+
+    async def logs(self, request: web.Request, tab: Tab) -> web.StreamResponse:
+        """The last lines as text; with ``follow=1`` also those that come."""
+        self._check(request)
+        model = request.query.get("model") or None
+        try:
+            lines = min(int(request.query.get("lines", "100")), _MOST_LINES)
+        except ValueError as problem:
+            raise WireError(bad_request("'lines' must be a number")) from problem
+        try:
+            said = self._control.logs(model, lines)
+        except TeraziError as error:
+            raise _told(error) from error
+        response = stream_response(200, "text/plain; charset=utf-8")
+        await response.prepare(request)
+        tab.prepared = True
+        await response.write("".join(f"{line}\n" for line in said).encode())
+        if request.query.get("follow") in {"1", "true"}:
+            async for line in self._control.follow(model):
+                await response.write(f"{line}\n".encode())
+        await response.write_eof()
+        return response
+
+
+def _told(error: TeraziError) -> WireError:
+    return WireError(Fault(status=404, message=f"{error.message} (hint: {error.hint})"))

@@ -1,0 +1,168 @@
+"""What every handler stands on: the gate, the way in and out of a request, and how errors are answered."""
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from terazi.gateway.access import host_allowed, origin_allowed, presented_key, same_secret
+from terazi.gateway.backend import Backend, Directory
+from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
+from terazi.gateway.traffic import Traffic
+from terazi.gateway.upstream import Upstream
+from terazi.gateway.wire.errors import (
+    Api,
+    Fault,
+    WireError,
+    bad_request,
+    render,
+    render_headers,
+    shutting_down,
+    too_large,
+    unauthorised,
+    unknown_model,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Tab:
+    """What one request turned out to be, for the metrics."""
+
+    started: float = field(default_factory=time.perf_counter)
+    model: str = NO_MODEL
+    prepared: bool = False
+
+
+Handler = Callable[[web.Request, Tab], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """The gateway's own objects. One per application."""
+
+    directory: Directory
+    upstream: Upstream
+    traffic: Traffic
+    metrics: Metrics
+    api_key: str | None
+    allowed_origins: frozenset[str]
+    max_body_bytes: int
+
+    def route(
+        self, api: Api, handler: Handler, *, public: bool = False
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        """*handler* behind the gate, with errors in *api*'s shape. *public* needs no key.
+
+        This is all that stands around a handler: there is no middleware.
+        """
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            tab = Tab()
+            try:
+                self._admit(request, public=public)
+                response = await handler(request, tab)
+            except WireError as error:
+                response = fault_response(api, error.fault)
+            except web.HTTPRequestEntityTooLarge:
+                response = fault_response(api, too_large(self.max_body_bytes))
+            except asyncio.CancelledError:
+                if self.traffic.cutting and not tab.prepared:
+                    response = fault_response(api, shutting_down())
+                else:
+                    self._client_left(api, tab)
+                    raise
+            except ConnectionError:
+                self._client_left(api, tab)
+                raise
+            except Exception:
+                _log.exception("request failed", extra={"path": request.path})
+                if tab.prepared:
+                    raise
+                fault = Fault(
+                    status=500, message="an error inside the gateway; its log has more", kind="server_error"
+                )
+                response = fault_response(api, fault)
+            self.metrics.requests.labels(api, tab.model, response.status).inc()
+            return response
+
+        return answer
+
+    def _admit(self, request: web.Request, *, public: bool) -> None:
+        headers = request.headers
+        if self.api_key is not None:
+            if not public and not same_secret(presented_key(headers), self.api_key):
+                raise WireError(unauthorised())
+            return
+        host = headers.get("Host")
+        if not host_allowed(host):
+            message = (
+                f"this service answers to localhost only, not to '{host}'; start it with an API key to open it"
+            )
+            raise WireError(Fault(status=403, message=message, kind="permission_error"))
+        origin = headers.get("Origin")
+        if origin is not None and not origin_allowed(origin, self.allowed_origins):
+            message = f"pages of '{origin}' may not use this service"
+            raise WireError(Fault(status=403, message=message, kind="permission_error"))
+
+    def _client_left(self, api: Api, tab: Tab) -> None:
+        self.metrics.disconnects.inc()
+        self.metrics.requests.labels(api, tab.model, CLIENT_GONE).inc()
+
+    async def read_body(self, request: web.Request) -> bytes:
+        """The whole body.
+
+        Raises:
+            WireError: 413, before it is read if its length says so.
+            HTTPRequestEntityTooLarge: it was larger than it said.
+        """
+        if request.content_length is not None and request.content_length > self.max_body_bytes:
+            raise WireError(too_large(self.max_body_bytes))
+        return await request.read()
+
+    def find(self, name: str | None, tab: Tab) -> Backend:
+        """The backend for *name*; without a name the only one there is.
+
+        Raises:
+            WireError: 404, or 400 if a name is needed.
+        """
+        if name:
+            found = self.directory.find(name)
+        else:
+            known = self.directory.backends()
+            if len(known) > 1:
+                raise WireError(bad_request("'model' is missing"))
+            found = known[0] if known else None
+        if found is None:
+            raise WireError(unknown_model(name or "", [b.card.id for b in self.directory.backends()]))
+        tab.model = found.card.id
+        return found
+
+    def first_byte(self, api: Api, tab: Tab) -> None:
+        """Note that the answer begins now."""
+        self.metrics.first_byte.labels(api, tab.model).observe(time.perf_counter() - tab.started)
+
+
+def json_response(body: object, *, status: int = 200) -> web.Response:
+    """*body* as JSON."""
+    return web.Response(body=json.dumps(body).encode(), status=status, content_type="application/json")
+
+
+def fault_response(api: Api, fault: Fault) -> web.Response:
+    """*fault* in the shape of *api*."""
+    return web.Response(
+        body=render(api, fault), status=fault.status, content_type="application/json", headers=render_headers(fault)
+    )
+
+
+def stream_response(status: int, content_type: str) -> web.StreamResponse:
+    """The head of a stream, which no proxy in between may hold back."""
+    return web.StreamResponse(
+        status=status,
+        headers={"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+    )

@@ -1,0 +1,316 @@
+"""Ollama's requests, turned into requests to the engine's OpenAI endpoints.
+
+Differences that matter: ``stream`` is on unless it is turned off; tool arguments are objects there and text
+here; images are bare base64 there and data URIs here; options have other names. ``num_ctx`` is accepted and
+changes nothing: the context is what the plan loaded, and a request never reloads a model. ``keep_alive`` is
+accepted too; models stay until they are stopped. ``context`` (token ids of an earlier answer) is ignored,
+since no answer of this service hands them out.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Final, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
+
+from terazi.gateway.wire.errors import WireError, bad_request
+
+CHAT_PATH: Final = "/v1/chat/completions"
+TEXT_PATH: Final = "/v1/completions"
+INFILL_PATH: Final = "/infill"
+EMBED_PATH: Final = "/v1/embeddings"
+
+
+class Shape(StrEnum):
+    """Which of Ollama's answer objects a request gets."""
+
+    CHAT = "chat"
+    GENERATE = "generate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCall:
+    """What to ask the engine. ``body`` is ``None`` when the request only wants the model to be loaded."""
+
+    shape: Shape
+    path: str
+    body: bytes | None
+    stream: bool
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value in ("", [], {}) else value
+
+
+class Options(_Body):
+    """The options that mean something here; others are ignored, as Ollama does."""
+
+    num_predict: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    repeat_penalty: float | None = None
+    repeat_last_n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    mirostat: int | None = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
+
+
+class ToolFunction(_Body):
+    """The call inside a tool call."""
+
+    name: str
+    arguments: dict[str, JsonValue] = {}
+
+
+class ToolCall(_Body):
+    """One call that the model made earlier in the conversation."""
+
+    id: str | None = None
+    function: ToolFunction
+
+
+class Message(_Body):
+    """One message of a chat."""
+
+    role: str
+    content: str | None = None
+    thinking: str | None = None
+    images: list[str] | None = None
+    tool_calls: list[ToolCall] | None = None
+    tool_name: str | None = None
+    tool_call_id: str | None = None
+
+
+class Generation(_Body):
+    """What chat and generate have in common."""
+
+    model: str
+    stream: bool | None = None
+    format: Annotated[JsonValue, BeforeValidator(_none_if_empty)] = None
+    options: Options | None = None
+    think: bool | str | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+
+class ChatBody(Generation):
+    """``POST /api/chat``."""
+
+    messages: list[Message] | None = None
+    tools: list[dict[str, JsonValue]] | None = None
+
+
+class GenerateBody(Generation):
+    """``POST /api/generate``."""
+
+    prompt: str | None = None
+    suffix: str | None = None
+    system: str | None = None
+    template: str | None = None
+    raw: bool | None = None
+    images: list[str] | None = None
+
+
+class EmbedBody(_Body):
+    """``POST /api/embed``."""
+
+    model: str
+    input: str | list[str] = []
+    dimensions: int | None = None
+
+
+class EmbeddingsBody(_Body):
+    """``POST /api/embeddings``, the older one."""
+
+    model: str
+    prompt: str = ""
+
+
+class ShowBody(_Body):
+    """``POST /api/show``; ``name`` is what older clients send."""
+
+    model: str | None = None
+    name: str | None = None
+
+
+B = TypeVar("B", bound=_Body)
+
+
+def read_body(kind: type[B], raw: bytes) -> B:
+    """*raw* as a *kind*.
+
+    Raises:
+        WireError: 400 with the first thing that is wrong.
+    """
+    try:
+        return kind.model_validate_json(raw)
+    except ValidationError as problem:
+        first = problem.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise WireError(bad_request(f"{where}: {first['msg']}" if where else first["msg"])) from problem
+
+
+def chat_call(body: ChatBody, *, model: str) -> EngineCall:
+    """Turn a chat into the engine's chat; *model* is the id that the engine serves it under."""
+    stream = body.stream is not False
+    if not body.messages:
+        return EngineCall(shape=Shape.CHAT, path=CHAT_PATH, body=None, stream=stream)
+    asked: dict[str, object] = {"model": model, "messages": _messages(body.messages)}
+    if body.tools:
+        asked["tools"] = body.tools
+    asked |= _chat_settings(body)
+    return EngineCall(shape=Shape.CHAT, path=CHAT_PATH, body=_dump(asked, stream=stream), stream=stream)
+
+
+def generate_call(body: GenerateBody, *, model: str) -> EngineCall:
+    """Turn a prompt into a chat of one message, a raw prompt into a completion, a suffix into an infill."""
+    stream = body.stream is not False
+    path, asked = CHAT_PATH, {"model": model}
+    if body.template:
+        raise WireError(bad_request("'template' can't be given with a request: the model's own is used"))
+    if not body.prompt and not body.suffix:
+        return EngineCall(shape=Shape.GENERATE, path=path, body=None, stream=stream)
+    prompt = body.prompt or ""
+    if (body.raw or body.suffix) and body.images:
+        raise WireError(bad_request("'images' can't go with 'raw' or 'suffix'"))
+    settings: dict[str, object]
+    if body.suffix:
+        path = INFILL_PATH
+        settings = {"input_prefix": prompt, "input_suffix": body.suffix, **_text_settings(body)}
+    elif body.raw:
+        path = TEXT_PATH
+        settings = {"prompt": prompt, **_text_settings(body)}
+    else:
+        messages = [Message(role="system", content=body.system)] if body.system else []
+        messages.append(Message(role="user", content=prompt, images=body.images))
+        settings = {"messages": _messages(messages), **_chat_settings(body)}
+    return EngineCall(
+        shape=Shape.GENERATE, path=path, body=_dump({**asked, **settings}, stream=stream), stream=stream
+    )
+
+
+def embed_call(texts: str | list[str], *, model: str, dimensions: int | None = None) -> bytes | None:
+    """The engine's embeddings request; ``None`` when there is nothing to embed."""
+    if not texts:
+        return None
+    asked: dict[str, object] = {"model": model, "input": texts, "encoding_format": "float"}
+    if dimensions is not None:
+        asked["dimensions"] = dimensions
+    return json.dumps(asked).encode()
+
+
+def _dump(asked: dict[str, object], *, stream: bool) -> bytes:
+    asked["stream"] = stream
+    if stream:
+        asked["stream_options"] = {"include_usage": True}
+    return json.dumps(asked).encode()
+
+
+def _chat_settings(body: Generation) -> dict[str, object]:
+    asked = _sampling(body.options)
+    if body.format is not None:
+        asked["response_format"] = _response_format(body.format)
+    if body.think is not None:
+        # llama-server reads both (b11434, server-common.cpp:oaicompat_chat_params_parse)
+        asked["chat_template_kwargs"] = {"enable_thinking": body.think is not False}
+        if isinstance(body.think, str) and body.think:
+            asked["reasoning_effort"] = body.think
+    if body.logprobs:
+        asked["logprobs"] = True
+        asked["top_logprobs"] = body.top_logprobs or 0
+    return asked
+
+
+def _text_settings(body: Generation) -> dict[str, object]:
+    asked = _sampling(body.options)
+    if body.format is not None:
+        asked["json_schema"] = _schema(body.format)
+    if body.logprobs:
+        asked["logprobs"] = body.top_logprobs or 1
+    return asked
+
+
+def _sampling(options: Options | None) -> dict[str, object]:
+    if options is None:
+        return {}
+    asked: dict[str, object] = options.model_dump(exclude_none=True, exclude={"num_predict", "seed"})
+    # Ollama's "no limit" (-1) and "fill the context" (-2) are what an engine does without a limit
+    if options.num_predict is not None and options.num_predict > 0:
+        asked["max_tokens"] = options.num_predict
+    if options.seed is not None:
+        asked["seed"] = options.seed % 2**32  # the engine's seed is unsigned, and -1 is "random" in both
+    return asked
+
+
+def _schema(wanted: JsonValue) -> dict[str, JsonValue]:
+    if wanted == "json":
+        return {"type": "object"}
+    if isinstance(wanted, dict):
+        return wanted
+    raise WireError(bad_request("'format' must be \"json\" or a JSON schema"))
+
+
+def _response_format(wanted: JsonValue) -> dict[str, object]:
+    if wanted == "json":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": _schema(wanted), "strict": True}}
+
+
+def _messages(messages: list[Message]) -> list[dict[str, object]]:
+    """Messages in OpenAI's shape. Calls without an id get one, and their results find it again in order."""
+    shaped: list[dict[str, object]] = []
+    waiting: list[tuple[str, str]] = []  # (tool name, id) of calls that have no result yet
+    for number, message in enumerate(messages):
+        entry: dict[str, object] = {"role": message.role, "content": _content(message)}
+        if message.thinking:
+            entry["reasoning_content"] = message.thinking
+        if message.tool_calls:
+            calls = [(call, call.id or f"call_{number}_{i}") for i, call in enumerate(message.tool_calls)]
+            entry["tool_calls"] = [_tool_call(call, call_id) for call, call_id in calls]
+            waiting += [(call.function.name, call_id) for call, call_id in calls]
+        if message.role == "tool":
+            entry["tool_call_id"] = message.tool_call_id or _claim(waiting, message.tool_name)
+        shaped.append(entry)
+    return shaped
+
+
+def _claim(waiting: list[tuple[str, str]], name: str | None) -> str:
+    for i, (tool, call_id) in enumerate(waiting):
+        if name is None or tool == name:
+            del waiting[i]
+            return call_id
+    return "call_unknown"
+
+
+def _tool_call(call: ToolCall, call_id: str) -> dict[str, object]:
+    function = {"name": call.function.name, "arguments": json.dumps(call.function.arguments)}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def _content(message: Message) -> str | list[dict[str, object]]:
+    text = message.content or ""
+    if not message.images:
+        return text
+    parts: list[dict[str, object]] = [{"type": "text", "text": text}] if text else []
+    return parts + [{"type": "image_url", "image_url": {"url": _data_uri(image)}} for image in message.images]
+
+
+def _data_uri(image: str) -> str:
+    """Base64 as a data URI; the type is told from the first bytes, as base64 writes each format's magic."""
+    if image.startswith("data:"):
+        return image
+    magic = {"/9j/": "jpeg", "R0lGOD": "gif", "UklGR": "webp"}
+    kind = next((kind for start, kind in magic.items() if image.startswith(start)), "png")
+    return f"data:image/{kind};base64,{image}"
