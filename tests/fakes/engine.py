@@ -12,6 +12,7 @@ that carries the beginning of an answer gets the rest of it.
 
 Faults (each a flag):
     --fake-load-s S            load for S seconds, with progress lines; /health says 503 meanwhile
+    --fake-silent-load         say nothing meanwhile, but fill memory
     --fake-stall-load          load forever, without a word
     --fake-exit-at WHEN        ``loading``, ``first-request``, ``request:N`` (the Nth generation, the probe counts),
                                ``after-tokens:N`` (over all answers): exit 1 while loading, else SIGKILL itself
@@ -82,7 +83,15 @@ VALUED = {
     "-c": "ctx_size", "--ctx-size": "ctx_size",
 }  # fmt: skip
 SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding"}
-FAKE_SWITCHES = {"stall-load", "oom-log", "bind-fail", "ignore-sigterm", "no-tokens", "close-after-response"}
+FAKE_SWITCHES = {
+    "silent-load",
+    "stall-load",
+    "oom-log",
+    "bind-fail",
+    "ignore-sigterm",
+    "no-tokens",
+    "close-after-response",
+}
 
 
 @dataclass
@@ -144,6 +153,7 @@ class Engine:
         self.busy = self.requests = self.tokens = self.prompt_tokens = self.decodes = self.serial = 0
         self.gate = asyncio.Semaphore(self.slots)
         self.waiting = 0
+        self.ballast = bytearray()
         self.stopped = asyncio.Event()
         self.started = time.monotonic()
 
@@ -232,7 +242,10 @@ class Engine:
             await asyncio.Event().wait()
         end = time.monotonic() + (self.options.number("load-s", 0) if self.faulty else 0)
         while (left := end - time.monotonic()) > 0:
-            print(".", end="", file=sys.stderr, flush=True)
+            if self.fault("silent-load"):
+                self.ballast += b"x" * (4 << 20)
+            else:
+                print(".", end="", file=sys.stderr, flush=True)
             await asyncio.sleep(min(left, 0.05))
         if self.fault("oom-log"):
             self.log("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4096.00 MiB on device 0: "
