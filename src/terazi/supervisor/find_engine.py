@@ -55,7 +55,7 @@ def find_llama_server(
         return _ask(_checked(configured, "the configuration"), "the configuration", cache_dir)
     on_path = shutil.which("llama-server", path=environ.get("PATH", ""))
     if on_path is not None:
-        return _ask(str(Path(on_path).resolve()), "PATH", cache_dir)
+        return _ask(str(Path(on_path).absolute()), "PATH", cache_dir)
     packaged = packaged_server()
     if packaged is not None:
         path, build = packaged
