@@ -65,7 +65,7 @@ def _spec(model: Json) -> ModelSpec:
         value = model[key]
         return tuple(value) if isinstance(value, list) else (value,) * blocks
 
-    rows = [(name, shape, kind, None) for name, shape, kind in model["head_tensors"]]
+    rows: list[tuple[str, list[int], str, int | None]] = [(*row, None) for row in model["head_tensors"]]
     for name, shape, kind, where in model["block_tensors"]:
         rows += [(f"blk.{block}.{name}", shape, kind, block) for block in _blocks(where)]
     tensors = []
@@ -99,7 +99,7 @@ def _spec(model: Json) -> ModelSpec:
 
 
 def _blocks(text: str) -> list[int]:
-    blocks = []
+    blocks: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
         blocks += range(int(first), int(last or first) + 1)

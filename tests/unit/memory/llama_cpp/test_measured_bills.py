@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-import bill_cases
 import pytest
 
+import bill_cases
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.memory.bill import Bill, LineBasis
 from terazi.memory.llama_cpp.bill import weigh
@@ -53,3 +53,11 @@ def test_unknown_family_is_a_labelled_upper_bound(name: str) -> None:
 def test_the_families_of_this_delivery_are_among_the_measured() -> None:
     covered = {MODELS[name].spec.architecture for name in KNOWN}
     assert {"llama", "gemma3"} <= covered
+
+
+def test_checkpoints_of_a_window_model_are_a_ceiling_beside_the_bill() -> None:
+    model = MODELS["gemma-3-27b"]
+    settings = parse_command(["llama-server", "-c", "32768", "-ctxcp", "3"]).settings
+    growth = {line.formula: line.bytes for line in weigh(model.spec, settings, (), model.isa).growth}
+    # 52 of 62 layers keep 1024 cells of window and 512 of micro-batch: K and V of 16 heads of 128, half precision
+    assert growth["context-checkpoints"] == 3 * 4 * 52 * 2 * 1536 * 16 * 128 * 2
