@@ -96,8 +96,10 @@ class EngineProcess(asyncio.SubprocessProtocol):
         self._on_output(data if isinstance(data, bytes) else data.encode())
 
     def process_exited(self) -> None:
-        """The process was reaped; its last words may still be in the pipe."""
+        """The process was reaped: what it left in its group ends too; last words may still be in the pipe."""
         self._reaped = True
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
         asyncio.get_running_loop().call_later(LAST_WORDS_S, self._finish)
 
     def connection_lost(self, exc: Exception | None) -> None:

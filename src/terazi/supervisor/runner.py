@@ -128,6 +128,7 @@ class EngineRunner:
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._exit: tuple[int | None, int | None] = (None, None)
+        self._killed = False
         self._failure: LoadFailure | None = None
         self._progress_told = 0.0
         self._started_at: float | None = None
@@ -226,7 +227,7 @@ class EngineRunner:
         )
 
     def _hint(self) -> str:
-        if self._exit[1] == signal.SIGKILL and not self._state.killed:
+        if self._exit[1] == signal.SIGKILL and not self._killed:
             return f"Something killed it: look for 'Out of memory' in the kernel log. Its own log: {self._log_path}"
         return f"Read the end of its log: {self._log_path}"
 
@@ -255,6 +256,7 @@ class EngineRunner:
             case SendTerm():
                 self._signal(signal.SIGTERM)
             case SendKill():
+                self._killed = True
                 self._signal(signal.SIGKILL)
             case SetTimer(at=at):
                 self._set_timer(at)
@@ -275,7 +277,10 @@ class EngineRunner:
         )
         self._wake()
         if self._on_change is not None:
-            self._on_change(replace(self._state, phase=phase, reason=reason))  # a step may pass through two
+            try:
+                self._on_change(replace(self._state, phase=phase, reason=reason))  # a step may pass through two
+            except Exception:  # a listener's mistake must not keep the commands behind it from being carried out
+                _logger.exception("engine %s: a listener failed", self._spec.model_name)
 
     def _wake(self) -> None:
         self._changed.set()
@@ -302,7 +307,7 @@ class EngineRunner:
         """Start the process, then live with it until it is gone."""
         if not isinstance(self._make, LaunchSpec) and generation > 1:
             self._spec = self._make(free_port())
-        self._reader, self._failure, self._exit = LogReader(), None, (None, None)
+        self._reader, self._failure, self._exit, self._killed = LogReader(), None, (None, None), False
         if self._log is not None and generation > 1:
             self._log.write(f"[terazi: start {generation}]\n".encode())
         run_id = secrets.token_hex(16)

@@ -95,6 +95,8 @@ def _sweep(path: Path, record: EngineRecord | None, grace_s: float) -> Swept | N
     killed, reason = False, "the machine was started anew since"
     if same_boot:
         killed, reason = _end(record, grace_s)
+        if children := _end_children(record):
+            killed, reason = True, f"{reason}; {children} of its children were left"
     path.unlink(missing_ok=True)
     return Swept(run_id=record.run_id, pid=record.pid, killed=killed, reason=reason)
 
@@ -125,6 +127,18 @@ def _end(record: EngineRecord, grace_s: float) -> tuple[bool, str]:
     finally:
         if fd is not None:
             os.close(fd)
+
+
+def _end_children(record: EngineRecord) -> int:
+    """SIGKILL to what the engine left in its group (Linux): the group is its pid, and the run id was inherited."""
+    found = 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        pid = int(entry.name)
+        if pid != record.pid and _group(pid) == record.pid and run_id_of(pid) == record.run_id:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+                found += 1
+    return found
 
 
 def _not_ours(record: EngineRecord) -> str:

@@ -115,6 +115,14 @@ async def test_slow_loading_with_progress_outlives_the_stall_limit(make: Make) -
     assert runner.restarts == 0
 
 
+async def test_silent_loading_that_fills_memory_is_progress(make: Make) -> None:
+    """llama-server says nothing for minutes while it maps or uploads a large file."""
+    runner = make("--fake-load-s", "3", "--fake-silent-load", stall_s=1.3)
+    runner.start()
+    await asyncio.wait_for(runner.wait_ready(), 10)
+    assert runner.restarts == 0
+
+
 async def test_stalled_loading_is_given_up(make: Make) -> None:
     runner = make("--fake-stall-load", stall_s=0.5, relaunch=False)
     runner.start()
@@ -164,6 +172,45 @@ async def test_missing_binary_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="cannot run /nowhere/llama-server: No such file"):
         await asyncio.wait_for(runner.wait_ready(), 10)
     await runner.wait_stopped()
+
+
+async def test_children_of_a_dead_engine_are_ended_and_do_not_delay_the_news(tmp_path: Path) -> None:
+    told = tmp_path / "child"
+    spec = LaunchSpec(
+        plan_id="p", engine="llama.cpp", model_name="m", base_url="http://127.0.0.1:1", api_key="k",
+        argv=("/bin/sh", "-c", f"sleep 60 & echo $! > {told}; exit 3"),
+    )  # fmt: skip
+    runner = EngineRunner(spec, run_dir=str(tmp_path), log_path=str(tmp_path / "log"), relaunch=False)
+    runner.start()
+    with pytest.raises(EngineDiedError, match="exit code 3 while loading"):
+        await asyncio.wait_for(runner.wait_ready(), 5)
+    child = int(told.read_text())
+    await until_async(lambda: not alive(child), within_s=2)
+    await runner.wait_stopped()
+
+
+async def test_killed_by_a_stranger_is_told_apart_from_killed_by_us(make: Make) -> None:
+    killed = make("--fake-exit-at", "loading", "--fake-exit-signal", "SIGKILL", relaunch=False)
+    killed.start()
+    with pytest.raises(EngineDiedError, match="signal 9 while loading") as caught:
+        await asyncio.wait_for(killed.wait_ready(), 10)
+    assert "kernel log" in caught.value.hint
+    stubborn = make("--fake-stall-load", "--fake-ignore-sigterm", stall_s=0.3, stop_grace_s=0.3, relaunch=False)
+    stubborn.start()
+    with pytest.raises(EngineDiedError, match="no progress") as caught:
+        await asyncio.wait_for(stubborn.wait_ready(), 10)
+    assert caught.value.exit_signal == signal.SIGKILL
+    assert "kernel log" not in caught.value.hint
+
+
+async def test_listener_that_fails_does_not_stop_the_engine(tmp_path: Path) -> None:
+    def broken(state: State) -> None:
+        raise RuntimeError(state.phase.value)
+
+    runner = EngineRunner(fake_spec, run_dir=str(tmp_path), log_path=str(tmp_path / "log"), on_change=broken)
+    runner.start()
+    await asyncio.wait_for(runner.wait_ready(), 10)
+    await asyncio.wait_for(runner.stop(0), 10)
 
 
 async def test_engine_that_ignores_sigterm_is_killed_after_its_grace(make: Make) -> None:

@@ -67,6 +67,24 @@ def test_orphan_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
         assert process.wait(3) == -9
 
 
+def test_children_that_a_dead_engine_left_are_ended(tmp_path: Path) -> None:
+    told = tmp_path / "child"
+    code = f"(exec sleep 60) & echo $! > {told}.new; mv {told}.new {told}; exec sleep 60"
+    engine = subprocess.Popen(
+        ["/bin/sh", "-c", code], env={**os.environ, "TERAZI_RUN_ID": "abc123"}, start_new_session=True
+    )
+    until(told.exists)
+    child = int(told.read_text())
+    record(tmp_path, engine.pid)
+    engine.kill()
+    engine.wait()
+    assert alive(child)
+    (swept,) = sweep_orphans(str(tmp_path))
+    assert swept.killed
+    assert "1 of its children" in swept.reason
+    until(lambda: not alive(child))
+
+
 def test_engine_of_a_living_terazi_is_left_alone(orphan: subprocess.Popen[bytes], tmp_path: Path) -> None:
     path = write_record(str(tmp_path), "abc123", orphan.pid, "demo")
     assert path is not None

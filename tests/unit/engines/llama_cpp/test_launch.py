@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from terazi.engines.llama_cpp.binary import Binary, read_binary
 from terazi.engines.llama_cpp.commands import parse_command
-from terazi.engines.llama_cpp.launch import launch_spec, plan_argv
+from terazi.engines.llama_cpp.launch import launch_spec, settings_argv
 from terazi.errors import EngineError
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
-from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
+from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
@@ -100,9 +100,9 @@ settings_strategy = st.builds(
 @given(settings_strategy)
 def test_command_line_says_the_whole_plan(settings: LlamaCppSettings) -> None:
     """What is launched, read as the engine reads it, is what was planned (and fitting is off)."""
-    assume(not (settings.flash_attn == "off" and CACHE_TYPES[settings.type_v].quantised))  # refused by the engine
+    assume(not (settings.flash_attn == "off" and is_quantised_cache(settings.type_v)))  # refused by the engine
     expected = replace(settings, fit=False)
-    for argv in (plan_argv(plan(settings), "/m.gguf"), launched(settings)):
+    for argv in (settings_argv(settings, "/m.gguf"), launched(settings)):
         command = parse_command(argv)
         assert command.unknown_flags == ()
         assert command.model_path == "/m.gguf"
