@@ -121,6 +121,8 @@ _ASSUMED_CARD_BANDWIDTH: Final = 300e9
 _ASSUMED_CORE_BANDWIDTH: Final = 10e9
 _ASSUMED_RAM_BANDWIDTH: Final = 50e9  # two channels of ordinary memory
 _ASSUMED_CORE_FLOPS: Final = 20e9
+#: What a token of the smallest model in the table reads (Llama 3.2 3B, Q4_K_M).
+_SMALLEST_READ: Final = 2.02e9
 #: Cards without usable FP16 (GTX 10 series) compute in FP32 and int8: at least this many operations per byte.
 _MIN_FLOPS_PER_BYTE: Final = 25.0
 
@@ -215,6 +217,15 @@ def speed_of_host(host: Host) -> Speed:
         ground=Ground.THIN_CLASS if sure else Ground.ASSUMED,
         words=words,
     )
+
+
+def small_model_factor(read_bytes: float) -> float:
+    """How much wider an interval gets, each way, for a model below the table's smallest on a card.
+
+    There the launches decide, not the bytes, and no run says how well the cost per layer carries over: assumed to
+    be off by half at a twentieth of the size.
+    """
+    return float(max(1.0, _SMALLEST_READ / max(read_bytes, 1.0)) ** 0.14)
 
 
 def _known(figure: Figure) -> float | None:

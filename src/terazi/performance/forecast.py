@@ -1,32 +1,17 @@
 """The ``Forecast`` noun and the function that makes one."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from terazi.hardware.machine import Device, Machine
-from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.efficiency import (
-    DECODE_SPREAD,
-    PREFILL_SPREAD,
-    Ground,
-    Speed,
-    speed_of_device,
-    speed_of_host,
-)
-from terazi.performance.links import boundary_s, slot_bytes_per_s
-from terazi.performance.power import POWER_SPREAD, Draw, draw, kwh_per_mtok
-from terazi.performance.roofline import Rates, decode_step_s, distinct_experts, prefill_s
-from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
+from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
+from terazi.performance.power import POWER_SPREAD, kwh_per_mtok
+from terazi.performance.timing import Timing
 from terazi.placement.plan import Plan
 
-#: Share of the ideal overlap that pipelined micro-batches reach over several cards (``benchmarks/fit_speed.py``).
-OVERLAP = 0.8
-#: llama.cpp computes host layers of a batch this large on the first card (``ggml_backend_cuda_..._offload_op``).
-OFFLOAD_BATCH = 32
 #: Widening of the interval per doubling of the streams, down and up: dense batches of the table stay within 10 % at
 #: 32 streams; routed experts overlap more than the uniform bound knows, up to 1.9 times as fast at 32.
 _DENSE_WIDEN, _EXPERT_WIDEN = (0.05, 0.05), (0.06, 0.13)
@@ -71,7 +56,7 @@ def forecast(
     Args:
         tariff_per_kwh: price of electricity, in the currency that the cost shall have.
     """
-    model = _Model.of(spec, plan, machine)
+    model = Timing.of(spec, plan, machine)
     streams = max(1, min(workload.users, model.resolved.n_seq_max))
     depth = min(workload.prompt + workload.output / 2, float(model.resolved.n_ctx_seq))
     prompt = max(1, min(workload.prompt, model.resolved.n_ctx_seq))
@@ -90,7 +75,7 @@ def forecast(
 
     throughput = _faster(streams / together.seconds, together_spread)
     basis = [*model.words()]
-    power = model.power(together, basis)
+    power = _power(model.power(together), basis)
     energy = _energy(power, throughput)
     cost = None
     if energy is None:
@@ -131,153 +116,6 @@ def score(spec: ModelSpec, machine: Machine, workload: Workload) -> Callable[[Pl
     return judge
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """Seconds in all, and the part of each device."""
-
-    seconds: float
-    by_device: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Model:
-    """One plan made ready to be timed."""
-
-    spec: ModelSpec
-    machine: Machine
-    resolved: Resolved
-    op_offload: bool
-    traffic: Mapping[str, DeviceTraffic]
-    speeds: Mapping[str, Speed]
-    draws: Mapping[str, Draw | None]
-
-    @classmethod
-    def of(cls, spec: ModelSpec, plan: Plan, machine: Machine) -> "_Model":
-        resolved = resolve(spec, plan.settings, machine.devices)
-        load = traffic(spec, plan.settings, resolved, plan.bill, machine.host.isa)
-        by_id: dict[str, Device] = {d.id: d for d in machine.devices}
-        speeds = {
-            name: speed_of_device(by_id[name]) if name in by_id else speed_of_host(machine.host) for name in load
-        }
-        draws = {name: draw(by_id[name], speeds[name].card_class) for name in load if name in by_id}
-        return cls(
-            spec=spec,
-            machine=machine,
-            resolved=resolved,
-            op_offload=plan.settings.op_offload,
-            traffic=load,
-            speeds=speeds,
-            draws=draws,
-        )
-
-    def rates(self, name: str) -> Rates:
-        """The device's rates, slowed by its power cap."""
-        rates = self.speeds[name].rates
-        limit = self.draws.get(name)
-        slow = limit.speed if limit is not None else 1.0
-        return Rates(bandwidth=rates.bandwidth * slow, flops=rates.flops * slow, efficiency=rates.efficiency)
-
-    def step(self, *, batch: int, depth: float) -> _Timed:
-        """One decode step for *batch* streams, each *depth* tokens deep."""
-        parts: dict[str, float] = {}
-        for name, t in self.traffic.items():
-            touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, batch)
-            experts = t.expert_bytes * (touched / self.spec.expert_count if self.spec.expert_count else 1.0)
-            parts[name] = decode_step_s(
-                self.rates(name),
-                read_bytes=t.dense_bytes + experts,
-                kv_bytes=batch * t.kv_bytes(depth),
-                layers=t.layers,
-                flops_per_token=t.flops_per_token,
-                batch=batch,
-            )
-        hops = sum(
-            boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=batch)
-            for a, b in boundaries(self.resolved)
-        )
-        return _Timed(sum(parts.values()) + hops, parts)
-
-    def prefill(self, tokens: int) -> _Timed:
-        """A whole prompt of one stream, with an empty cache."""
-        micro = max(1, min(self.resolved.n_ubatch, tokens))
-        batches = -(-tokens // micro)
-        heads = max(self.spec.head_count, default=0)
-        per_pair = 2.0 * heads * (self.spec.key_length + self.spec.value_length)
-        parts: dict[str, float] = {}
-        for name, t in self.traffic.items():
-            touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, micro)
-            experts = t.expert_bytes * (touched / self.spec.expert_count if self.spec.expert_count else 1.0)
-            read = t.dense_bytes + experts
-            flops = t.flops_per_token * tokens + t.attention_flops(tokens, per_pair)
-            parts[name] = prefill_s(
-                self.rates(name),
-                flops=flops,
-                read_bytes_per_batch=read,
-                kv_bytes=0.0,
-                layers=t.layers,
-                batches=batches,
-            )
-            if name == HOST and self._computed_on_card(micro):
-                parts[name] = self._streamed_s(read, flops, t.layers, batches)
-        hops = sum(
-            boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=micro)
-            for a, b in boundaries(self.resolved)
-        )
-        serial = sum(parts.values()) + batches * hops
-        if not self.resolved.pipeline or batches == 1:
-            return _Timed(serial, parts)
-        stages = [s / batches for s in parts.values()]
-        ideal = sum(stages) + hops + (batches - 1) * max(stages)
-        return _Timed(min(serial, OVERLAP * ideal + (1 - OVERLAP) * serial), parts)
-
-    def _computed_on_card(self, micro: int) -> bool:
-        cards = self.resolved.devices
-        return bool(cards) and self.op_offload and micro >= OFFLOAD_BATCH and not cards[0].unified_memory
-
-    def _streamed_s(self, read_bytes: float, flops: float, layers: int, batches: int) -> float:
-        """Host layers of a large batch: their weights cross the first card's slot once a micro-batch."""
-        first = self.resolved.devices[0]
-        rates = self.rates(first.id) if first.id in self.speeds else speed_of_device(first).rates
-        wire = batches * read_bytes / slot_bytes_per_s(first)
-        return wire + flops / (rates.efficiency.compute * rates.flops) + batches * layers * rates.efficiency.layer_s
-
-    def spread(
-        self, parts: Mapping[str, float], table: Mapping[Ground, tuple[float, float]]
-    ) -> tuple[float, float]:
-        """Low and high factors: each device's own, weighted by its share of the time."""
-        total = sum(parts.values())
-        low = high = 0.0
-        for name, seconds in parts.items():
-            down, up = table[self.speeds[name].ground]
-            low += seconds / total * math.log(down)
-            high += seconds / total * math.log(up)
-        return math.exp(low), math.exp(high)
-
-    def words(self) -> tuple[str, ...]:
-        """What the speeds rest on, a sentence each."""
-        said = dict.fromkeys(self.speeds[name].words for name, t in self.traffic.items() if t.flops_per_token)
-        counted = len(boundaries(self.resolved)) - 1
-        hops = (f"{counted} hand-overs between devices a token",) if counted > 0 else ()
-        return (*said, *hops, "roofline: active weights and cache over bandwidth, plus a cost per layer")
-
-    def power(self, timed: _Timed, basis: list[str]) -> Interval | None:
-        """Average watts of the cards while all streams decode."""
-        if not self.draws:
-            basis.append("no power: no figure for this CPU")
-            return None
-        missing = [name for name, d in self.draws.items() if d is None]
-        if missing:
-            basis.append(f"no power: the TDP of {', '.join(missing)} isn't known")
-            return None
-        watts = sum(
-            d.watts(timed.by_device[name] / timed.seconds) for name, d in self.draws.items() if d is not None
-        )
-        ceiling = sum(d.allowed_w for d in self.draws.values() if d is not None)
-        basis.append("power: of the cards alone, from TDP, cap and the share of time that each works")
-        down, up = POWER_SPREAD
-        return Interval(low=watts * down, mid=watts, high=max(watts, min(watts * up, ceiling * up)))
-
-
 def _faster(mid: float, spread: tuple[float, float]) -> Interval:
     return Interval(low=mid * spread[0], mid=mid, high=mid * spread[1])
 
@@ -289,6 +127,16 @@ def _slower(mid: float, spread: tuple[float, float]) -> Interval:
 def _widen(spread: tuple[float, float], by: tuple[float, float], streams: int) -> tuple[float, float]:
     doublings = math.log2(streams)
     return spread[0] * math.exp(-by[0] * doublings), spread[1] * math.exp(by[1] * doublings)
+
+
+def _power(found: tuple[float, float] | str, basis: list[str]) -> Interval | None:
+    if isinstance(found, str):
+        basis.append(found)
+        return None
+    watts, ceiling = found
+    basis.append("power: of the cards alone, from TDP, cap and the share of time that each works")
+    down, up = POWER_SPREAD
+    return Interval(low=watts * down, mid=watts, high=max(watts, min(watts * up, ceiling)))
 
 
 def _energy(power: Interval | None, throughput: Interval) -> Interval | None:

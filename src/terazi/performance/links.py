@@ -4,7 +4,7 @@ In: ``Machine``. Out: seconds and bytes per second.
 
 A layer split moves ``n_embd`` numbers of 4 bytes a token over each boundary: 32 KB for a 70B model, 33 us even on
 PCIe 3.0 x1. What a boundary really costs is the scheduler's synchronisation, so the fixed part matters and the
-lanes hardly do (``docs``: layer split adds capacity, not speed).
+lanes hardly do: a layer split adds capacity, not speed, and loses little of it to the slot.
 """
 
 from typing import Final

@@ -26,11 +26,12 @@ POWER_SPREAD: Final = (0.75, 1.12)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draw:
-    """Watts of one card: idle, flat out while decoding, and what the cap lets through."""
+    """Watts of one card: idle, flat out while decoding, what the cap lets through, and the cap (or TDP) itself."""
 
     idle_w: float
     wanted_w: float
     allowed_w: float
+    limit_w: float
 
     @property
     def speed(self) -> float:
@@ -53,7 +54,7 @@ def draw(device: Device, card_class: CardClass) -> Draw | None:
     idle = device.idle_w.value if device.idle_w.value is not None else IDLE_SHARE * tdp
     wanted = idle + DECODE_UTILISATION.get(card_class, _OTHER_UTILISATION) * max(0.0, tdp - idle)
     cap = device.power_cap_w or tdp
-    return Draw(idle_w=idle, wanted_w=wanted, allowed_w=min(cap, wanted))
+    return Draw(idle_w=idle, wanted_w=wanted, allowed_w=min(cap, wanted), limit_w=cap)
 
 
 def kwh_per_mtok(watts: float, tok_s: float) -> float:

@@ -121,6 +121,18 @@ def test_power_cap_slows_decode() -> None:
     assert capped.power_w.mid <= 200
 
 
+def test_model_smaller_than_any_measured_gets_a_wider_interval() -> None:
+    def width(interval: Interval) -> float:
+        return interval.high / interval.low
+
+    large = _forecast(llama_spec(), machine(card(0)), BENCH)
+    small = _forecast(smollm2(), machine(card(0)), BENCH)
+    assert width(small.decode_tok_s) > 1.5 * width(large.decode_tok_s)
+    assert any("smaller model" in b for b in small.basis)
+    assert small.power_w is not None
+    assert small.power_w.high <= 350
+
+
 def test_score_prefers_the_faster_card() -> None:
     slow, fast = card(0, bandwidth=360e9, name="GeForce RTX 3060 12 GB"), card(1, bandwidth=936e9)
     both = machine(slow, fast)
