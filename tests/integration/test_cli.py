@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
+
 from gguf_writer import INT32, UINT16, Typed, write_gguf
 from model_zoo import gemma3_27b, llama8b, llama70b
 from running import smollm2, terazi
