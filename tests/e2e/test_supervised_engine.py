@@ -120,6 +120,12 @@ async def test_ready_reports_what_the_log_says_and_stops_clean(make: Make, tmp_p
     assert read_records(str(tmp_path / "run")) == ()
 
 
+async def test_embedding_engine_is_ready_with_a_vector(make: Make) -> None:
+    runner = make(settings=LlamaCppSettings(n_ctx=512, n_parallel=1, embedding=True))
+    runner.start()
+    await asyncio.wait_for(runner.wait_ready(), 60)
+
+
 async def test_death_is_answered_with_a_new_engine(make: Make) -> None:
     runner = make()
     runner.start()
