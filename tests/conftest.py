@@ -34,6 +34,8 @@ _FORBIDDEN = (
 #: What the import system and tracebacks open on Python's own behalf.
 #: (``<unknown>``: a SyntaxError out of ``ast.parse``, which Hypothesis provokes, looks for the line there.)
 _SOURCE_SUFFIXES = (".py", ".pyc", ".so", "<unknown>")
+#: Where Hypothesis keeps its own notes: the constants of the code under test, a table of Unicode.
+_HYPOTHESIS_FOLDER = "/.hypothesis/"
 
 _armed: list[str] = []
 _caught: list[str] = []
@@ -43,7 +45,8 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
     if not _armed:
         return
     if event == "open":
-        if isinstance(args[0], int) or str(args[0]).endswith(_SOURCE_SUFFIXES):
+        path = str(args[0])
+        if isinstance(args[0], int) or path.endswith(_SOURCE_SUFFIXES) or _HYPOTHESIS_FOLDER in path:
             return
     elif event in {"os.listdir", "os.scandir"}:
         if any("importlib" in f for f in _stack_files()):

@@ -535,6 +535,10 @@ def main() -> int:
     if "--help" in argv or "-h" in argv:
         print(HELP_TEXT.read_text())
         return 0
+    if "--list-devices" in argv:
+        print("Available devices:")
+        print(os.environ.get("FAKE_ENGINE_DEVICES", "  (none)"))
+        return 0
     options = Options.parse(argv)
 
     async def live() -> int:

@@ -112,7 +112,7 @@ def test_shipped_card_factors_are_those_of_the_table(bench: ModuleType, single: 
 
 
 def test_card_names_are_the_catalogues(bench: ModuleType) -> None:
-    from terazi.hardware.probe.catalogue import load_catalogue  # noqa: PLC0415 - reads package data
+    from terazi.hardware.probe.catalogue import load_catalogue
 
     names = {record.name for record in load_catalogue().records}
     assert set(efficiency.CARD_FACTOR) <= names

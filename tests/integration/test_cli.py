@@ -5,6 +5,7 @@ import struct
 from pathlib import Path
 
 import pytest
+
 from gguf_writer import INT32, UINT16, Typed, write_gguf
 from model_zoo import gemma3_27b, llama8b, llama70b
 from running import smollm2, terazi
@@ -72,7 +73,16 @@ def test_what_does_not_fit_is_refused_with_what_would(tmp_path: Path) -> None:
     assert "missing" in done.stdout
     gemma3_27b(tmp_path / "27b.gguf")
     done = terazi(
-        tmp_path, "weigh", "27b.gguf", "--on", "RTX 3090 + 32GiB", "--context", "131072", "--gpu-layers", "63", "--json"
+        tmp_path,
+        "weigh",
+        "27b.gguf",
+        "--on",
+        "RTX 3090 + 32GiB",
+        "--context",
+        "131072",
+        "--gpu-layers",
+        "63",
+        "--json",
     )
     document = json.loads(done.stdout)
     assert done.returncode == 3
@@ -188,7 +198,9 @@ def test_bad_input_is_one_sentence_a_hint_and_a_code(
 
 def test_an_architecture_that_the_engine_does_not_know_is_refused(tmp_path: Path) -> None:
     source = smollm2().read_bytes()
-    (tmp_path / "new.gguf").write_bytes(source.replace(b"llama.", b"lluma.").replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lluma"))
+    (tmp_path / "new.gguf").write_bytes(
+        source.replace(b"llama.", b"lluma.").replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lluma")
+    )
     for command in ("weigh", "up"):
         done = terazi(tmp_path, command, "new.gguf")
         assert done.returncode == 3, done.stderr

@@ -60,9 +60,10 @@ def create_app(
     HealthRoutes(desk).add_to(app)
     if control is not None and control_token:
         ControlRoutes(desk, control, control_token).add_to(app)
-    app.router.add_route("OPTIONS", "/{path:.*}", _preflight)
-    for prefix in ("/v1/", "/api/", "/"):
-        app.router.add_route("*", prefix + "{path:.*}", desk.route(api_of(prefix + "x"), _not_found))
+    for prefix in ("/v1/", "/api/", "/"):  # the router takes the longest prefix, whatever comes first here
+        path = prefix + "{path:.*}"
+        app.router.add_route("OPTIONS", path, _preflight)
+        app.router.add_route("*", path, desk.route(api_of(prefix), _not_found))
     return app
 
 
@@ -79,6 +80,7 @@ async def _not_found(request: web.Request, _tab: Tab) -> web.StreamResponse:
 
 async def _preflight(request: web.Request) -> web.Response:
     """A browser's question before a request from a page; ``_add_cors`` writes the answer's other half."""
+    # No resource here answers OPTIONS itself, so a request without an Origin is refused too.
     origin = request.headers.get("Origin", "")
     if not origin_allowed(origin, request.app[DESK].allowed_origins):
         return web.Response(status=403, text="this origin is not allowed")

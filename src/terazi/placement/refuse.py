@@ -13,7 +13,7 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.placement.judge import Judged
 from terazi.placement.plan import Alternative, Plan, Refusal
-from terazi.placement.search import Found, Search
+from terazi.placement.search import Found, Search, largest
 from terazi.units import format_bytes, pad
 
 _CELLS = 256
@@ -107,15 +107,12 @@ def _shorter_context(search: Search, settings: LlamaCppSettings) -> Iterator[tup
         return
     slots = max(1, settings.n_parallel or 1)
     asked = settings.n_ctx // slots
-    low, high = _SHORTEST // _CELLS, (asked - 1) // _CELLS
-    best: tuple[int, Found] | None = None
-    while low <= high:
-        middle = (low + high) // 2
-        found = _tried(search, replace(settings, n_ctx=slots * middle * _CELLS))
-        if found is not None:
-            best, low = (middle * _CELLS, found), middle + 1
-        else:
-            high = middle - 1
+    steps = range(_SHORTEST, asked, _CELLS)
+
+    def with_each(context: int) -> LlamaCppSettings:
+        return replace(settings, n_ctx=slots * context)
+
+    best = largest(steps, lambda n: _likely(search, with_each(n)), lambda n: _tried(search, with_each(n)))
     if best is not None:
         yield f"context of {best[0]} tokens a user", f"{asked - best[0]} of {asked} tokens of context", best[1]
 
@@ -125,17 +122,16 @@ def _fewer_users(search: Search, settings: LlamaCppSettings) -> Iterator[tuple[s
     if users < 2 or {"n_parallel", "n_ctx"} & set(search.pins) or settings.kv_unified:
         return
     each = settings.n_ctx // users
-    low, high = 1, users - 1
-    best: tuple[int, Found] | None = None
-    while low <= high:
-        middle = (low + high) // 2
-        found = _tried(search, replace(settings, n_parallel=middle, n_ctx=middle * each))
-        if found is not None:
-            best, low = (middle, found), middle + 1
-        else:
-            high = middle - 1
+
+    def with_users(count: int) -> LlamaCppSettings:
+        return replace(settings, n_parallel=count, n_ctx=count * each)
+
+    best = largest(
+        range(1, users), lambda n: _likely(search, with_users(n)), lambda n: _tried(search, with_users(n))
+    )
     if best is not None:
-        yield f"{best[0]} users at once", f"{users - best[0]} of {users} streams", best[1]
+        count = f"{best[0]} user" if best[0] == 1 else f"{best[0]} users"
+        yield f"{count} at once", f"{users - best[0]} of {users} streams", best[1]
 
 
 def _everything_smaller(search: Search, settings: LlamaCppSettings) -> Iterator[tuple[str, str, Found]]:
@@ -212,7 +208,16 @@ def _allowed(search: Search, settings: LlamaCppSettings) -> bool:
     return spec.key_length % 32 == 0 and spec.value_length % 32 == 0 and settings.flash_attn != "off"
 
 
+def _likely(search: Search, settings: LlamaCppSettings) -> bool:
+    try:
+        return search.likely(settings)
+    except UsageError:
+        return False
+
+
 def _tried(search: Search, settings: LlamaCppSettings) -> Found | None:
+    if not _likely(search, settings):
+        return None
     try:
         found = search.run(settings)
     except UsageError:

@@ -1,13 +1,16 @@
 """Finds layouts that fit for one complete set of the other settings (context, slots, cache type, ...).
 
 In: settings without a layout. Out: ``Found``: what fits, best first, and what came nearest. The candidates, in this
-order, the first group that fits being the answer:
+order, the first group with something that fits being the answer:
 
 1. every layer on one card; 2. every layer on several; 3. all but routed experts, or all but the first layers, on
 cards, the rest in RAM; 4. the CPU alone.
+
+``sums`` tells quickly what should fit, and the real bill judges it; a guess that the bill rejects is corrected by
+what was missing and tried again.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from terazi.errors import UsageError
@@ -18,14 +21,16 @@ from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.judge import Judged, judge
 from terazi.placement.layout import Role, Room, alone, spread
-from terazi.placement.sums import place, rooms
+from terazi.placement.sums import Space, place, survey
 
 #: Pins that leave the layout to the engine's own rule; only ``-ngl`` is then searched.
 _OWN_LAYOUT = frozenset({"tensor_split", "split_mode", "override_tensor", "main_gpu"})
-#: How many single cards are offered to the score.
+#: How many different single cards are offered to the score.
 _SINGLES = 3
 #: How often a layout is corrected after the real bill said no to it.
 _CORRECTIONS = 3
+
+Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,40 +68,41 @@ class Search:
             if fits:
                 return Found(fits=fits, closest=fits[0])
             seen += judged
+        if not seen:
+            seen = [self._judge(self._on_host(settings))]
         return Found(fits=(), closest=min(seen, key=lambda j: j.missing_bytes))
 
-    def whole(self, settings: LlamaCppSettings) -> bool:
-        """Whether everything fits on the accelerators (or, without any, in RAM)."""
-        return any(not judged.shortfall for group in self._whole_groups(settings) for judged in group)
-
-    def _groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
+    def likely_whole(self, settings: LlamaCppSettings) -> bool:
+        """Whether everything should fit on the accelerators (or, without any, in RAM). Asks no real bill."""
         devices = self.devices(settings)
-        if not devices or self._host_only():
-            yield self._with_or_without_map(self._on_host(settings))
-            return
+        if self._host_only(devices):
+            return self._likely_on_host(settings)
         if self._own_layout():
-            yield self._engine_layout(settings)
-            return
-        yield from self._whole_groups(settings)
-        pinned = self.pins.get("n_gpu_layers")
-        yield self._partial(settings, devices, pinned if isinstance(pinned, int) else None)
-        if pinned is None:
-            yield self._with_or_without_map(self._on_host(settings))
+            return not self._judge(settings).shortfall
+        if self._pinned_layers() < self.total:
+            return False
+        space = self._survey(settings, devices, partial=False)
+        return any(
+            space.host_fits(c) for c in (*self._singles(space, devices, 1), *_several(space, self.total, (0,)))
+        )
 
-    def _whole_groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
+    def likely(self, settings: LlamaCppSettings) -> bool:
+        """Whether anything should fit at all. Asks no real bill.
+
+        Raises:
+            UsageError: for settings that llama.cpp itself refuses.
+        """
         devices = self.devices(settings)
-        if not devices or self._host_only():
-            yield self._with_or_without_map(self._on_host(settings))
-            return
-        if self._own_layout():
-            yield iter((self._judge(settings),))
-            return
-        pinned = self.pins.get("n_gpu_layers")
-        if isinstance(pinned, int) and 0 <= pinned < self.total:
-            return
-        space = rooms(self.spec, self.machine, devices, settings, self.capacity, partial=False)
-        yield self._single(settings, devices, space)
-        yield self._several(settings, devices, space, (0,))
+        if self._own_layout() and devices:
+            return True
+        if self.likely_whole(settings) or self._likely_on_host(settings):
+            return True
+        if self._host_only(devices):
+            return False
+        space = self._survey(settings, devices, partial=True)
+        if any(space.host_fits(c) for c in self._partials(space, self._starts())):
+            return True
+        return self._may_move_experts(settings) and self._fewest_expert_blocks(settings, devices) is not None
 
     def devices(self, settings: LlamaCppSettings) -> tuple[Device, ...]:
         """The accelerators that may be used.
@@ -116,95 +122,148 @@ class Search:
                 )
         return tuple(by_id[name] for name in settings.devices)
 
-    def _host_only(self) -> bool:
-        return self.pins.get("n_gpu_layers") == 0
+    def _groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
+        devices = self.devices(settings)
+        if self._host_only(devices):
+            yield self._with_or_without_map(self._on_host(settings))
+            return
+        if self._own_layout():
+            yield self._engine_layout(settings)
+            return
+        pinned = self._pinned_layers()
+        if pinned >= self.total:
+            space = self._survey(settings, devices, partial=False)
+            yield self._judged(settings, devices, self._singles(space, devices, _SINGLES))
+            yield self._corrected(settings, devices, space, lambda s: _several(s, self.total, (0,)))
+        if self._may_move_experts(settings):
+            blocks = self._fewest_expert_blocks(settings, devices)
+            if blocks is not None:
+                yield self._experts_in_ram(settings, devices, blocks)
+        space = self._survey(settings, devices, partial=True)
+        yield self._corrected(settings, devices, space, lambda s: self._partials(s, self._starts()))
+        if "n_gpu_layers" not in self.pins:
+            yield self._with_or_without_map(self._on_host(settings))
+
+    def _host_only(self, devices: Sequence[Device]) -> bool:
+        return not devices or self.pins.get("n_gpu_layers") == 0
 
     def _own_layout(self) -> bool:
         return any(self.pins.get(name) not in (None, (), "layer") for name in _OWN_LAYOUT)
+
+    def _pinned_layers(self) -> int:
+        """Layers for the accelerators as pinned; all if nothing (or "all") is."""
+        pinned = self.pins.get("n_gpu_layers")
+        return min(pinned, self.total) if isinstance(pinned, int) and pinned >= 0 else self.total
+
+    def _starts(self) -> Sequence[int]:
+        """First layers on accelerators that a partial layout may have."""
+        return range(1, self.total) if "n_gpu_layers" not in self.pins else (self.total - self._pinned_layers(),)
 
     def _on_host(self, settings: LlamaCppSettings) -> LlamaCppSettings:
         none = ("none",) if self.machine.devices else ()
         return replace(settings, n_gpu_layers=0, tensor_split=(), devices=none)
 
+    def _likely_on_host(self, settings: LlamaCppSettings) -> bool:
+        if self.pins.get("n_gpu_layers"):
+            return False
+        return self._survey(self._on_host(settings), (), partial=False).host_fits(())
+
     def _judge(self, settings: LlamaCppSettings) -> Judged:
         return judge(self.spec, self.machine, settings, self.capacity)
 
-    def _single(
-        self, settings: LlamaCppSettings, devices: tuple[Device, ...], space: Sequence[Room]
-    ) -> Iterator[Judged]:
-        chosen = alone(space, 0, self.total)[:_SINGLES]
-        if not chosen:
-            roomiest = max(range(len(devices)), key=lambda i: space[i].room[Role.ALONE])
-            chosen = [roomiest]  # for the refusal: what came nearest
-        for index in chosen:
-            counts = tuple(self.total if i == index else 0 for i in range(len(devices)))
-            yield self._judge(place(settings, devices, counts))
+    def _survey(self, settings: LlamaCppSettings, devices: tuple[Device, ...], *, partial: bool) -> Space:
+        return survey(self.spec, self.machine, devices, settings, self.capacity, partial=partial)
 
-    def _several(
-        self, settings: LlamaCppSettings, devices: tuple[Device, ...], space: Sequence[Room], starts: Sequence[int]
+    def _singles(self, space: Space, devices: Sequence[Device], limit: int) -> list[Counts]:
+        """Cards that hold everything alone, fastest first, equal ones once."""
+        different: dict[tuple[str, int, float], int] = {}
+        for i in alone(space.rooms, 0, self.total):
+            key = (devices[i].name, devices[i].memory_total_bytes, space.rooms[i].seconds_per_byte)
+            different.setdefault(key, i)
+        return [_only(i, self.total, len(devices)) for i in list(different.values())[:limit]]
+
+    def _partials(self, space: Space, starts: Sequence[int]) -> list[Counts]:
+        """Layouts that begin with the first feasible layer: on one card, and on several if that holds more."""
+        best = self.total
+        found: list[Counts] = []
+        for i, room in enumerate(space.rooms):
+            start = next((s for s in starts if s < best and room.reach(s, Role.ALONE) >= self.total), None)
+            if start is not None:
+                best, found = start, [_only(i, self.total - start, len(space.rooms))]
+        return [*_several(space, self.total, [s for s in starts if s < best]), *found]
+
+    def _judged(
+        self, settings: LlamaCppSettings, devices: tuple[Device, ...], layouts: Sequence[Counts]
     ) -> Iterator[Judged]:
-        rooms_now = list(space)
+        for counts in layouts:
+            yield from self._with_or_without_map(place(settings, devices, counts))
+
+    def _corrected(
+        self,
+        settings: LlamaCppSettings,
+        devices: tuple[Device, ...],
+        space: Space,
+        guess: Callable[[Space], Sequence[Counts]],
+    ) -> Iterator[Judged]:
+        """Guess, judge, and guess again with less room where the bill found too little."""
         for _ in range(_CORRECTIONS):
-            layout = spread(rooms_now, self.total, starts) if len(devices) > 1 else None
-            if layout is None:
-                return
-            judged = self._judge(place(settings, devices, layout[0]))
-            yield judged
-            over = {s.device: s.missing_bytes for s in judged.shortfall if s.device != HOST}
+            over: dict[str, int] = {}
+            for judged in self._judged(settings, devices, guess(space)):
+                yield judged
+                for s in judged.shortfall:
+                    over[s.device] = max(over.get(s.device, 0), s.missing_bytes)
+            over.pop(HOST, None)
             if not over:
                 return
-            rooms_now = [_shrunk(r, over.get(d.id, 0)) for r, d in zip(rooms_now, devices, strict=True)]
-
-    def _partial(
-        self, settings: LlamaCppSettings, devices: tuple[Device, ...], pinned: int | None
-    ) -> Iterator[Judged]:
-        if pinned is None and self.spec.expert_count and not settings.cpu_moe and not settings.n_cpu_moe:
-            yield from self._experts_in_ram(settings, devices)
-        starts = range(1, self.total) if pinned is None else (max(0, self.total - pinned),)
-        space = rooms(self.spec, self.machine, devices, settings, self.capacity, partial=starts[0] > 0)
-        best = self.total
-        for index in range(len(devices)):
-            start = next((s for s in starts if space[index].reach(s, Role.ALONE) >= self.total), None)
-            if start is not None and start < best:
-                best = start
-                counts = tuple(self.total - start if i == index else 0 for i in range(len(devices)))
-                yield from self._with_or_without_map(place(settings, devices, counts))
-        lower = [s for s in starts if s < best]
-        if lower:
-            for judged in self._several(settings, devices, space, lower):
-                yield judged
-                if any(s.device == HOST for s in judged.shortfall):
-                    yield from self._with_or_without_map(judged.settings)
+            smaller = [_shrunk(r, over.get(d.id, 0)) for r, d in zip(space.rooms, devices, strict=True)]
+            space = replace(space, rooms=tuple(smaller))
 
     def _with_or_without_map(self, settings: LlamaCppSettings) -> Iterator[Judged]:
         """As it is; and without mmap if parts of the file that nobody reads from the map are in the way."""
         judged = self._judge(settings)
-        yield judged
         gaps = sum(line.bytes for line in judged.bill.lines if line.formula == "weights.mapped-gaps")
-        if judged.shortfall and gaps and "mmap" not in self.pins:
-            yield self._judge(replace(settings, mmap=False))
+        if gaps and "mmap" not in self.pins and any(s.device == HOST for s in judged.shortfall):
+            unmapped = self._judge(replace(settings, mmap=False))
+            if unmapped.missing_bytes < judged.missing_bytes:
+                judged = unmapped
+        yield judged
 
-    def _experts_in_ram(self, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> Iterator[Judged]:
-        """All layers on cards but for the routed experts of the first blocks: as few blocks as will do."""
-        low, high = 1, self.spec.block_count
-        best: Judged | None = None
+    def _may_move_experts(self, settings: LlamaCppSettings) -> bool:
+        given = settings.cpu_moe or settings.n_cpu_moe or "n_gpu_layers" in self.pins
+        return bool(self.spec.expert_count) and not given
+
+    def _fewest_expert_blocks(self, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> int | None:
+        """The fewest blocks whose experts have to stay in RAM so that all else fits on the cards."""
+
+        def fits(blocks: int) -> bool:
+            space = self._survey(replace(settings, n_cpu_moe=blocks), devices, partial=False)
+            layouts = (*self._singles(space, devices, 1), *_several(space, self.total, (0,)))
+            return any(space.host_fits(c) for c in layouts)
+
+        low, high, best = 1, self.spec.block_count, None
         while low <= high:
-            blocks = (low + high) // 2
-            tried = replace(settings, n_cpu_moe=blocks)
-            space = rooms(self.spec, self.machine, devices, tried, self.capacity, partial=False)
-            judged = [*self._single(tried, devices, space), *self._several(tried, devices, space, (0,))]
-            on_cards = [j for j in judged if not any(s.device != HOST for s in j.shortfall)]
-            if on_cards:
-                best, high = on_cards[0], blocks - 1
+            middle = (low + high) // 2
+            if fits(middle):
+                best, high = middle, middle - 1
             else:
-                low = blocks + 1
-        if best is not None:
-            yield from self._with_or_without_map(best.settings)
+                low = middle + 1
+        return best
+
+    def _experts_in_ram(
+        self, settings: LlamaCppSettings, devices: tuple[Device, ...], blocks: int
+    ) -> Iterator[Judged]:
+        for more in range(_CORRECTIONS):
+            tried = replace(settings, n_cpu_moe=min(blocks + more, self.spec.block_count))
+            space = self._survey(tried, devices, partial=False)
+            layouts = self._singles(space, devices, 1) or _several(space, self.total, (0,))
+            judged = list(self._judged(tried, devices, layouts))
+            yield from judged
+            if any(not j.shortfall for j in judged):
+                return
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
         """The largest ``-ngl`` that fits where the engine's own rule, or a pinned ``-ts``, shares layers out."""
-        pinned = self.pins.get("n_gpu_layers")
-        if isinstance(pinned, int):
+        if "n_gpu_layers" in self.pins:
             yield self._judge(settings)
             return
         whole = self._judge(replace(settings, n_gpu_layers=self.total))
@@ -218,6 +277,45 @@ class Search:
                 high = layers - 1
             else:
                 low = layers + 1
+
+
+def largest(
+    values: Sequence[int], likely: Callable[[int], bool], found: Callable[[int], Found | None]
+) -> tuple[int, Found] | None:
+    """The largest of the ascending *values* for which *found* finds something, *likely* being a quick hint.
+
+    Fitting is taken to be monotone: what fits for a value fits for a smaller one.
+    """
+    low, high = 0, len(values) - 1
+    ask: Callable[[int], Found | bool | None] = likely
+    best: tuple[int, Found] | None = None
+    while True:
+        place_ = -1
+        while low <= high:
+            middle = (low + high) // 2
+            answer = ask(values[middle])
+            if answer:
+                place_, low = middle, middle + 1
+                if isinstance(answer, Found):
+                    best = (values[middle], answer)
+            else:
+                high = middle - 1
+        if ask is found or place_ < 0:
+            return best
+        sure = found(values[place_])
+        if sure is not None:
+            return values[place_], sure
+        # the hint was too hopeful: look below with real bills
+        low, high, ask = 0, place_ - 1, found
+
+
+def _several(space: Space, total: int, starts: Sequence[int]) -> list[Counts]:
+    layout = spread(space.rooms, total, starts) if len(space.rooms) > 1 and starts else None
+    return [] if layout is None else [layout[0]]
+
+
+def _only(index: int, layers: int, devices: int) -> Counts:
+    return tuple(layers if i == index else 0 for i in range(devices))
 
 
 def _shrunk(room: Room, by: int) -> Room:

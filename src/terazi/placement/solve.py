@@ -9,17 +9,17 @@ from dataclasses import fields, replace
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Machine
-from terazi.memory.bill import HOST
+from terazi.memory.bill import HOST, Bill
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import capacity_of
 from terazi.placement.explain import explain_layout
 from terazi.placement.identity import plan_id
-from terazi.placement.judge import Judged, growth_reason, judge
-from terazi.placement.plan import Plan, Refusal
+from terazi.placement.judge import Judged, growth_reason
+from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.refuse import refuse
-from terazi.placement.search import Found, Search
+from terazi.placement.search import Found, Search, largest
 from terazi.units import MIB, format_bytes, pad
 
 #: The engine pads a slot's context to this many cells.
@@ -119,41 +119,43 @@ def _with_context(
         return settings, search.run(settings)
     longest = max(1, spec.context_length)
     settings = with_context(base, longest)
-    if search.whole(settings):
+    if search.likely_whole(settings) and (found := search.run(settings)).fits:
         reasons.append(f"Context {longest} tokens a user: the model's training length, and it fits.")
-        return settings, search.run(settings)
+        return settings, found
     steps = context_steps(longest)
-    best = _largest(steps[:-1], lambda c: search.whole(with_context(base, c)))
-    if best is not None and best >= min(_COMFORTABLE, longest):
-        where = "on the cards" if search.devices(base) else "in RAM"
+    comfortable = [s for s in steps[:-1] if s >= min(_COMFORTABLE, longest)]
+    best = largest(
+        comfortable,
+        lambda c: search.likely_whole(with_context(base, c)),
+        lambda c: _whole(search.run(with_context(base, c))),
+    )
+    if best is not None:
+        where = "wholly on the cards" if search.devices(base) else "in RAM"
         reasons.append(
-            f"Context {best} tokens a user of the {longest} trained for: the longest step that fits wholly {where}."
+            f"Context {best[0]} tokens a user of the {longest} trained for: the longest step that fits {where}."
         )
-        settings = with_context(base, best)
-        return settings, search.run(settings)
+        return with_context(base, best[0]), best[1]
     modest = [s for s in steps if s <= _OFFLOADED]
-    best = _largest(modest, lambda c: bool(search.run(with_context(base, c)).fits))
+    best = largest(
+        modest, lambda c: search.likely(with_context(base, c)), lambda c: _any(search.run(with_context(base, c)))
+    )
     if best is not None:
         reasons.append(
-            f"Context {best} tokens a user of the {longest} trained for: some layers stay in RAM as it is,"
+            f"Context {best[0]} tokens a user of the {longest} trained for: some layers stay in RAM as it is,"
             " and each further token would push more of them out."
         )
-        settings = with_context(base, best)
-        return settings, search.run(settings)
+        return with_context(base, best[0]), best[1]
     settings = with_context(base, steps[0])
     return settings, search.run(settings)
 
 
-def _largest(steps: list[int], fits: Callable[[int], bool]) -> int | None:
-    """The largest of the ascending *steps* that fits, by bisection."""
-    low, high, best = 0, len(steps) - 1, None
-    while low <= high:
-        middle = (low + high) // 2
-        if fits(steps[middle]):
-            best, low = steps[middle], middle + 1
-        else:
-            high = middle - 1
-    return best
+def _any(found: Found) -> Found | None:
+    return found if found.fits else None
+
+
+def _whole(found: Found) -> Found | None:
+    """*found* if its best leaves nothing in RAM that a card could hold."""
+    return found if found.fits and found.fits[0].verdict is Verdict.FITS else None
 
 
 def finish(search: Search, workload: Workload, found: Found, reasons: tuple[str, ...], score: Score | None) -> Plan:
@@ -194,6 +196,20 @@ def _plan(search: Search, workload: Workload, judged: Judged, reasons: tuple[str
     )
 
 
+def _regrown(bill: Bill, settings: LlamaCppSettings) -> Bill:
+    """*bill* after a change of the prompt cache or the checkpoints, which nothing else depends on."""
+    growth = []
+    for line in bill.growth:
+        size = line.bytes
+        if line.formula == "prompt-cache" and settings.cache_ram_mib is not None:
+            size = settings.cache_ram_mib * MIB
+        elif line.formula == "context-checkpoints" and settings.ctx_checkpoints is not None:
+            size = line.bytes // _CHECKPOINTS * settings.ctx_checkpoints
+        if size:
+            growth.append(replace(line, bytes=size))
+    return replace(bill, growth=tuple(growth))
+
+
 def _slots_reason(settings: LlamaCppSettings, judged: Judged) -> list[str]:
     slots, each = judged.resolved.n_seq_max, judged.resolved.n_ctx_seq
     if slots == 1:
@@ -213,8 +229,7 @@ def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
     )
     said: list[str] = []
     if checkpoints > room // 2 and "ctx_checkpoints" not in search.pins:
-        count = settings.ctx_checkpoints if settings.ctx_checkpoints is not None else _CHECKPOINTS
-        each = checkpoints // count
+        each = checkpoints // _CHECKPOINTS
         count = (room // 2) // each if each else 0
         settings = replace(settings, ctx_checkpoints=count)
         checkpoints = count * each
@@ -229,6 +244,6 @@ def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
         limit = "the engine's default" if cache == _CACHE_RAM_MIB else "what RAM leaves after the reserve"
         said.append(f"Prompt cache up to {cache} MiB of RAM: {limit}.")
     if settings != judged.settings:
-        judged = judge(search.spec, search.machine, settings, search.capacity)
+        judged = replace(judged, settings=settings, bill=_regrown(judged.bill, settings))
     warning = growth_reason(judged)
     return judged, [*said, warning] if warning else said

@@ -13,20 +13,23 @@ from typing import Any, Protocol
 
 import psutil
 
-from terazi.engines.llama_cpp.binary import Binary
+from terazi.engines.llama_cpp.binary import Binary, ListedDevice
 from terazi.errors import RefusedError, ServiceError, UsageError
 from terazi.gateway.access import check_exposure
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import find_backend
 from terazi.gateway.server import Gateway
+from terazi.hardware.probe import load_catalogue
+from terazi.memory.llama_cpp.settings import BUILD
 from terazi.memory.workload import Workload
 from terazi.placement.plan import Plan, Refusal
 from terazi.service.beacon import Beacon, light
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment
+from terazi.service.engine_view import as_engine_sees
 from terazi.service.paths import cache_dir, state_dir
 from terazi.service.weighing import Weighing, find_machine, weigh_model
-from terazi.supervisor.find_engine import find_llama_server
+from terazi.supervisor.find_engine import find_llama_server, list_devices
 from terazi.supervisor.log import read_log
 from terazi.supervisor.sweep import sweep_orphans
 
@@ -64,6 +67,14 @@ class UpRequest:
     host: str
     port: int
     api_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """The binary and what it says that it can use; None if it can't say."""
+
+    binary: Binary
+    devices: tuple[ListedDevice, ...] | None
 
 
 class Service:
@@ -168,11 +179,11 @@ class Service:
         beacon: Path | None = None
         with self._signals():
             try:
-                first = self._weigh(request.models[0])
-                binary = await self._binary()
+                engine = await self._engine()
+                first = self._weigh(request.models[0], engine)
                 await gateway.start()
                 self._url = gateway.address
-                await self._launch_all(first, binary, state)
+                await self._launch_all(first, engine, state)
                 if not self._stopping.is_set():
                     beacon = light(state / "services", self._beacon(control_token))
                     names = [d.card.id for d in self._deployments]
@@ -185,9 +196,13 @@ class Service:
                 if beacon is not None:
                     beacon.unlink(missing_ok=True)
 
-    def _weigh(self, model: str) -> tuple[Weighing, Plan]:
-        weighing = weigh_model(model, find_machine(None), self._request.workload, self._request.pins)
+    def _weigh(self, model: str, engine: "_Engine") -> tuple[Weighing, Plan]:
+        """Weigh on the machine as it is now, with the devices that the engine can use."""
+        machine, unused = as_engine_sees(find_machine(None), engine.binary, engine.devices, load_catalogue())
+        weighing = weigh_model(model, machine, self._request.workload, self._request.pins)
         self._reporter.weighed(weighing)
+        for note in unused:
+            self._reporter.say(f"note: {note}")
         if isinstance(weighing.outcome, Refusal):
             nearest = (
                 weighing.outcome.alternatives[0].change if weighing.outcome.alternatives else "a smaller model"
@@ -197,20 +212,24 @@ class Service:
             )
         return weighing, weighing.outcome
 
-    async def _binary(self) -> Binary:
+    async def _engine(self) -> "_Engine":
         server = self._request.config.engines.llama_cpp.server
-        return await asyncio.to_thread(find_llama_server, server, os.environ, cache_dir=str(cache_dir()))
+        binary = await asyncio.to_thread(find_llama_server, server, os.environ, cache_dir=str(cache_dir()))
+        devices = await asyncio.to_thread(list_devices, binary)
+        if binary.build is not None and f"b{binary.build}" != BUILD:
+            self._reporter.say(f"note: the bill follows llama.cpp {BUILD}, and {binary.path} is {binary.label}")
+        return _Engine(binary, devices)
 
-    async def _launch_all(self, first: tuple[Weighing, Plan], binary: Binary, state: Path) -> None:
+    async def _launch_all(self, first: tuple[Weighing, Plan], engine: "_Engine", state: Path) -> None:
         """One after the other: each is planned with what the ones before it have left free."""
         for index, model in enumerate(self._request.models):
             if self._stopping.is_set():
                 return
-            weighing, plan = first if index == 0 else self._weigh(model)
+            weighing, plan = first if index == 0 else self._weigh(model, engine)
             deployment = Deployment(
                 weighing,
                 plan,
-                binary,
+                engine.binary,
                 alias=model,
                 run_dir=state,
                 limits=self._request.config.engines.llama_cpp,

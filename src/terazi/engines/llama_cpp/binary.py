@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from terazi.errors import EngineError
+from terazi.units import MIB
 
 #: Late December 2025: the first round number after ``--fit`` came (pull request 16653). Without ``--fit off`` an
 #: engine can't be held to a plan, and older builds know neither the unified cache nor ``--cache-ram``.
@@ -34,6 +35,9 @@ UPDATE_HINT = 'Update llama.cpp, or install the build that Terazi is tested with
 _BUILD = re.compile(r"version: +(?:\S+ \(build (?P<new>\d+), commit|b?(?P<old>\d+) \()")
 _VERSION = re.compile(r"version: +(\S.*)")
 _FLAG = re.compile(r"-{1,2}[A-Za-z][A-Za-z0-9.-]*")
+_DEVICE = re.compile(
+    r"^ +(?P<id>[A-Za-z]+\d*): (?P<name>.*) \((?P<total>\d+) MiB, (?P<free>\d+) MiB free\)\s*$", re.MULTILINE
+)
 _NEXT = re.compile(r", +(?=-)")
 
 
@@ -127,6 +131,29 @@ def read_binary(path: str, *, version: str, help_text: str, origin: str = "", bu
             f"{path} ({binary.label}) is too old{lacks}: Terazi needs b{MINIMUM_BUILD} or newer.", hint=UPDATE_HINT
         )
     return binary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedDevice:
+    """One line of ``--list-devices``: what this very binary can use, and what is free there now (bytes)."""
+
+    id: str
+    name: str
+    total_bytes: int
+    free_bytes: int
+
+
+def parse_devices(text: str) -> tuple[ListedDevice, ...]:
+    """The devices of a ``--list-devices`` text (``common/arg.cpp:common_print_available_devices``, b11434)."""
+    return tuple(
+        ListedDevice(
+            id=match["id"],
+            name=match["name"].strip(),
+            total_bytes=int(match["total"]) * MIB,
+            free_bytes=int(match["free"]) * MIB,
+        )
+        for match in _DEVICE.finditer(text)
+    )
 
 
 def _other(origin: str) -> str:

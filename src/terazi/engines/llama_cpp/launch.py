@@ -22,6 +22,10 @@ UNSET_ENV = ("LLAMA_ARG_", "LLAMA_API_KEY")
 QUICK_DEATH = ("GGML_NO_BACKTRACE", "1")
 
 
+#: Device ids count in PCI order, as the probe reads them; CUDA's own default puts the fastest card first.
+DEVICE_ORDER = ("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Flag:
     """One flag: its spellings, preferred first; its value; whether a binary without it can't be used."""
@@ -92,7 +96,7 @@ def launch_spec(
         engine="llama.cpp",
         model_name=model_name,
         argv=tuple(argv),
-        env=(("LLAMA_API_KEY", api_key), QUICK_DEATH),
+        env=(("LLAMA_API_KEY", api_key), QUICK_DEATH, DEVICE_ORDER),
         unset_env=UNSET_ENV,
         base_url=f"http://127.0.0.1:{port}",
         api_key=api_key,

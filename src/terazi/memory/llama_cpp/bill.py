@@ -60,7 +60,7 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         engine="llama.cpp",
         build=BUILD,
         lines=tuple(lines),
-        growth=tuple(_growth(settings, resolved, caches, family)),
+        growth=tuple(_growth(spec, settings, resolved, caches, family)),
         exact=not reasons,
         reasons=reasons,
     )
@@ -205,6 +205,7 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
 
 
 def _growth(
+    spec: ModelSpec,
     settings: LlamaCppSettings,
     resolved: Resolved,
     caches: tuple[CacheLayer, ...],
@@ -223,13 +224,21 @@ def _growth(
             note="prompts kept in host memory (--cache-ram), filled only under use",
         )
     count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
-    window = sum(cache.k_bytes + cache.v_bytes for cache in caches if cache.window) // resolved.n_stream
-    if count > 0 and window and not settings.swa_full and family is not None:
+    slot = _window_of_a_slot(spec, resolved, caches)
+    if count > 0 and slot and not settings.swa_full and family is not None:
         yield BillLine(
             term=Term.OVERHEAD,
             device=HOST,
-            bytes=count * resolved.n_seq_max * window,
+            bytes=count * resolved.n_seq_max * slot,
             formula="context-checkpoints",
             basis=LineBasis.UPPER_BOUND,
-            note=f"up to {count} copies of the window cache for each slot (--ctx-checkpoints)",
+            note=f"up to {count} copies of its part of the window cache for each slot (--ctx-checkpoints)",
         )
+
+
+def _window_of_a_slot(spec: ModelSpec, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> int:
+    """What one sequence can hold in the window caches: its window and a micro-batch."""
+    cells = (spec.sliding_window or 0) + resolved.n_ubatch
+    rows = (cache.k_bytes + cache.v_bytes for cache in caches if cache.window)
+    lengths = {cache.cells * resolved.n_stream for cache in caches if cache.window}
+    return sum(rows) * min(cells, *lengths) // max(lengths) if lengths else 0

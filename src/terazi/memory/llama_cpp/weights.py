@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
@@ -128,6 +129,7 @@ class _Chooser:
         self._isa = isa
         self._repack = settings.repack
         self._devices = resolved.devices
+        self._endpoints = settings.rpc
         self._pinned = not settings.no_host and any(backend_of(d) in PINNED_HOST for d in resolved.devices)
         self._mmap = uses_mmap(settings, resolved)
         overrides = [(re.compile(pattern), target) for pattern, target in settings.override_tensor]
@@ -149,8 +151,16 @@ class _Chooser:
             return HOST, self._host_kind(tensor, product=product)
         if target.endswith("_Host"):
             return HOST, BufferKind.PINNED
-        # an RPC buffer type is named "RPC0[host:port]"
-        return target.partition("[")[0], BufferKind.DEVICE
+        device, _, endpoint = target.removesuffix("]").partition("[")
+        if endpoint in self._endpoints:
+            # every server calls its first device RPC0: the endpoint tells them apart
+            device = f"RPC{self._endpoints.index(endpoint)}"
+        if device not in {known.id for known in self._devices}:
+            raise UsageError(
+                f"There is no buffer type {target!r} on this machine.",
+                hint=f"Use CPU, or one of: {', '.join(known.id for known in self._devices) or 'no device here'}.",
+            )
+        return device, BufferKind.DEVICE
 
     def _host_kind(self, tensor: Tensor, *, product: bool) -> BufferKind:
         if self._pinned and (product or not tensor.name.startswith(_INPUT)):
