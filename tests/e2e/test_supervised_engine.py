@@ -23,9 +23,10 @@ from terazi.models.sources import load_model
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import Plan, Verdict
 from terazi.policy.lifecycle_messages import Phase
+from terazi.supervisor.died import EngineDiedError
 from terazi.supervisor.find_engine import find_llama_server
 from terazi.supervisor.log import read_log
-from terazi.supervisor.runner import EngineDiedError, EngineRunner
+from terazi.supervisor.runner import EngineRunner
 from terazi.supervisor.sweep import read_records
 
 pytestmark = pytest.mark.e2e

@@ -16,9 +16,10 @@ from terazi.engines.base import LaunchSpec
 from terazi.errors import EngineError
 from terazi.policy.lifecycle import Limits, State
 from terazi.policy.lifecycle_messages import Phase
+from terazi.supervisor.died import EngineDiedError
 from terazi.supervisor.log import read_log
 from terazi.supervisor.process import free_port
-from terazi.supervisor.runner import EngineDiedError, EngineRunner
+from terazi.supervisor.runner import EngineRunner
 from terazi.supervisor.sweep import read_records
 
 FAKE = Path(__file__).parents[2] / "fakes" / "engine.py"
