@@ -39,6 +39,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, object] | None]] = {
     "native stream": ("/completion", {"prompt": "hi", "n_predict": 2, "stream": True}),
     "tokenize": ("/tokenize", {"content": "hello"}),
     "embeddings": ("/v1/embeddings", {"input": "hello"}),
+    "native embedding": ("/embedding", {"content": "hello"}),
     "nothing": ("/nothing", {}),
     "bad key": ("/v1/models", None),
 }

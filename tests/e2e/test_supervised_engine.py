@@ -23,9 +23,10 @@ from terazi.models.sources import load_model
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import Plan, Verdict
 from terazi.policy.lifecycle_messages import Phase
+from terazi.supervisor.died import EngineDiedError
 from terazi.supervisor.find_engine import find_llama_server
 from terazi.supervisor.log import read_log
-from terazi.supervisor.runner import EngineDiedError, EngineRunner
+from terazi.supervisor.runner import EngineRunner
 from terazi.supervisor.sweep import read_records
 
 pytestmark = pytest.mark.e2e
@@ -118,6 +119,12 @@ async def test_ready_reports_what_the_log_says_and_stops_clean(make: Make, tmp_p
     assert runner.state.phase is Phase.STOPPED
     assert not alive(pid)
     assert read_records(str(tmp_path / "run")) == ()
+
+
+async def test_embedding_engine_is_ready_with_a_vector(make: Make) -> None:
+    runner = make(settings=LlamaCppSettings(n_ctx=512, n_parallel=1, embedding=True))
+    runner.start()
+    await asyncio.wait_for(runner.wait_ready(), 60)
 
 
 async def test_death_is_answered_with_a_new_engine(make: Make) -> None:

@@ -298,8 +298,8 @@ class Engine:
         if path == "/tokenize":
             words = str(body.get("content", "")).split()
             return await send(writer, 200, {"tokens": [int.from_bytes(digest(w)[:2], "big") for w in words]})
-        if path in {"/v1/embeddings", "/embeddings"}:
-            return await self.embed(body, writer)
+        if path in {"/v1/embeddings", "/embedding", "/embeddings"}:
+            return await self.embed(body, writer, native=not path.startswith("/v1"))
         shapes = {"/v1/chat/completions": "chat", "/chat/completions": "chat", "/v1/completions": "text",
                   "/completion": "native", "/completions": "native"}  # fmt: skip
         if path not in shapes:
@@ -340,15 +340,18 @@ class Engine:
         ]
         return "".join(f"# HELP llamacpp:{n} {n}\n# TYPE llamacpp:{n} {k}\nllamacpp:{n} {v}\n" for n, k, v in rows)
 
-    async def embed(self, body: dict[str, object], writer: asyncio.StreamWriter) -> bool:
+    async def embed(self, body: dict[str, object], writer: asyncio.StreamWriter, *, native: bool) -> bool:
         """A vector of eight numbers that depends on the text alone."""
         if "embedding" not in self.options.switches:
             message = "This server does not support embeddings. Start it with `--embeddings`"
             return await send(writer, 501, error(501, message, "not_supported_error"))
-        given = body.get("input", "")
+        given = body.get("content" if native else "input", "")
         texts = [str(t) for t in given] if isinstance(given, list) else [str(given)]
         data = [{"object": "embedding", "index": i, "embedding": [b / 255 for b in digest(t)[:8]]}
                 for i, t in enumerate(texts)]  # fmt: skip
+        if native:
+            vectors = [{"index": d["index"], "embedding": [d["embedding"]]} for d in data]
+            return await send(writer, 200, vectors)
         n = sum(len(t.split()) for t in texts)
         usage = {"prompt_tokens": n, "total_tokens": n}
         return await send(writer, 200, {"object": "list", "model": self.alias, "data": data, "usage": usage})
@@ -404,8 +407,11 @@ class Engine:
         if job.stream:
             await head(writer, "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n")
         self.waiting += 1
-        async with self.gate:
+        try:
+            await self.gate.acquire()
+        finally:
             self.waiting -= 1
+        try:
             if self.fault("no-tokens"):
                 await asyncio.Event().wait()
             self.prompt_tokens += len(job.prompt.split())
@@ -418,6 +424,8 @@ class Engine:
                     await self.event(writer, job, piece, None)
             if job.max_tokens is not None and count >= job.max_tokens:
                 reason = "length"
+        finally:
+            self.gate.release()
         n = len(job.prompt.split())
         usage = {"completion_tokens": count, "prompt_tokens": n, "total_tokens": n + count}
         timings = {"cache_n": 0, "prompt_n": n, "prompt_ms": 1.0, "predicted_n": count, "predicted_ms": 1.0 * count}

@@ -66,11 +66,11 @@ class EngineClient:
 
 
 def _generated(text: str) -> bool:
-    """Whether the answer counts a completion token, or is a vector."""
+    """Whether the answer counts a completion token, or is a vector (llama-server's own shape or OpenAI's)."""
     try:
         answer = json.loads(text)
-        usage = answer.get("usage", {})
-        data = answer.get("data") or [{}]
-        return int(usage.get("completion_tokens", 0)) > 0 or bool(data[0].get("embedding"))
+        vectors = answer if isinstance(answer, list) else answer.get("data") or [{}]
+        usage = {} if isinstance(answer, list) else answer.get("usage") or {}
+        return int(usage.get("completion_tokens", 0)) > 0 or bool(vectors[0].get("embedding"))
     except (ValueError, AttributeError, TypeError, IndexError, KeyError):
         return False

@@ -10,7 +10,6 @@ from dataclasses import replace
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.failures import LoadFailure
 from terazi.engines.llama_cpp.observe import LoadReport, LogReader
-from terazi.errors import EngineError
 from terazi.policy.lifecycle import Limits, State, step
 from terazi.policy.lifecycle_messages import (
     Announce,
@@ -38,6 +37,7 @@ from terazi.policy.lifecycle_messages import (
     StopRequested,
     Ticked,
 )
+from terazi.supervisor.died import EngineDiedError
 from terazi.supervisor.health import EngineClient, ProbeError
 from terazi.supervisor.log import BoundedLog
 from terazi.supervisor.process import EngineProcess, activity, free_port
@@ -49,32 +49,6 @@ _logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 SIGN_OF_LIFE_BYTES = 1024 * 1024
 DRAIN_LOOK_S = 0.05
-
-
-class EngineDiedError(EngineError):
-    """An engine could not be brought up, or died for good.
-
-    Args:
-        failure: what its log says about the cause, if it was a known cause.
-        code, exit_signal: how the process ended, if it did.
-        last_lines: the end of its log.
-    """
-
-    def __init__(
-        self,
-        message: str,
-        *,
-        hint: str,
-        failure: LoadFailure | None = None,
-        code: int | None = None,
-        exit_signal: int | None = None,
-        last_lines: tuple[str, ...] = (),
-    ) -> None:
-        super().__init__(message, hint=hint)
-        self.failure = failure
-        self.code = code
-        self.exit_signal = exit_signal
-        self.last_lines = last_lines
 
 
 class EngineRunner:

@@ -16,9 +16,10 @@ from terazi.engines.base import LaunchSpec
 from terazi.errors import EngineError
 from terazi.policy.lifecycle import Limits, State
 from terazi.policy.lifecycle_messages import Phase
+from terazi.supervisor.died import EngineDiedError
 from terazi.supervisor.log import read_log
 from terazi.supervisor.process import free_port
-from terazi.supervisor.runner import EngineDiedError, EngineRunner
+from terazi.supervisor.runner import EngineRunner
 from terazi.supervisor.sweep import read_records
 
 FAKE = Path(__file__).parents[2] / "fakes" / "engine.py"
@@ -309,8 +310,12 @@ async def test_half_closed_answers_do_not_hinder_readiness(make: Make, tmp_path:
     runner = make("--fake-close-after-response", "--fake-ledger", str(ledger))
     runner.start()
     await asyncio.wait_for(runner.wait_ready(), 10)
-    events = [json.loads(line) for line in ledger.read_text().splitlines()]
-    assert [e["event"] for e in events] == ["accepted", "finished"], "one token was asked for, once"
+
+    def events() -> list[str]:
+        return [json.loads(line)["event"] for line in ledger.read_text().splitlines()]
+
+    await until_async(lambda: len(events()) >= 2)  # the ledger is written after the answer
+    assert events() == ["accepted", "finished"], "one token was asked for, once"
 
 
 def test_free_port_can_be_bound() -> None:

@@ -88,7 +88,9 @@ def launch_spec(
             )
         else:
             notes.append(f"{flag.names[0]} left out, this binary doesn't have it: {flag.why}")
-    embeds = settings.embedding
+    embeds = (
+        settings.embedding
+    )  # the OpenAI-shaped endpoint refuses models without a pooling layer, this one doesn't
     return LaunchSpec(
         plan_id=plan.id,
         engine="llama.cpp",
@@ -99,8 +101,8 @@ def launch_spec(
         base_url=f"http://127.0.0.1:{port}",
         api_key=api_key,
         health_path="/health",
-        probe_path="/v1/embeddings" if embeds else "/v1/completions",
-        probe_body='{"input": "1"}' if embeds else '{"prompt": "1", "max_tokens": 1, "cache_prompt": false}',
+        probe_path="/embedding" if embeds else "/v1/completions",
+        probe_body='{"content": "1"}' if embeds else '{"prompt": "1", "max_tokens": 1, "cache_prompt": false}',
         expectations=_expectations(plan),
         notes=tuple(notes),
     )

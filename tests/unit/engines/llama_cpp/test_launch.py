@@ -159,7 +159,7 @@ def test_embedding_model_is_probed_for_a_vector() -> None:
     spec = launch_spec(
         plan(LlamaCppSettings(embedding=True)), SPEC, BINARY, port=1, api_key="k", model_path="/m", model_name="m"
     )
-    assert spec.probe_path == "/v1/embeddings"
+    assert spec.probe_path == "/embedding"
 
 
 def test_expectations_are_the_bill_summed_without_the_drivers_share() -> None:
