@@ -1,6 +1,7 @@
 """Ollama's endpoints, answered by the engine's OpenAI endpoints. Here events are read and written anew."""
 
 import asyncio
+import logging
 import time
 from datetime import UTC, datetime
 
@@ -35,6 +36,8 @@ from terazi.gateway.wire.ollama_request import (
     read_body,
 )
 from terazi.gateway.wire.sse import EventReader
+
+_log = logging.getLogger(__name__)
 
 NDJSON = "application/x-ndjson"
 #: They change the model store, which isn't this service's.
@@ -190,6 +193,7 @@ class OllamaRoutes:
         finally:
             self._desk.metrics.stream_bytes.labels(tab.model).inc(sent)
         if fault is not None:
+            _log.warning("stream cut", extra={"model": tab.model, "sent_bytes": sent, "code": fault.code})
             await response.write(ndjson_line(fault))
         await response.write_eof()
         return response

@@ -1,13 +1,25 @@
 """OpenAI's endpoints. A request's bytes go to the engine as they came, and so do the answer's to the client."""
 
 import asyncio
+import logging
 
 from aiohttp import web
 
 from terazi.gateway.desk import Desk, Tab, json_response, stream_response
 from terazi.gateway.upstream import EngineLostError, Reply
-from terazi.gateway.wire.errors import Api, Fault, WireError, engine_cut, shutting_down, sse_event, unknown_model
+from terazi.gateway.wire.errors import (
+    RETRY_AFTER_S,
+    Api,
+    Fault,
+    WireError,
+    engine_cut,
+    shutting_down,
+    sse_event,
+    unknown_model,
+)
 from terazi.gateway.wire.openai import TAIL_BYTES, is_complete, model_entry, model_list, read_envelope
+
+_log = logging.getLogger(__name__)
 
 #: Passed through to the engine under the same path.
 FORWARDED = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
@@ -52,7 +64,7 @@ class OpenAiRoutes:
                     return await self._relay(request, reply, tab)
                 headers = {"Content-Type": reply.content_type}
                 if reply.status == 503:
-                    headers["Retry-After"] = "2"
+                    headers["Retry-After"] = str(RETRY_AFTER_S)
                 return web.Response(body=reply.first, status=reply.status, headers=headers)
 
     async def _relay(self, request: web.Request, reply: Reply, tab: Tab) -> web.StreamResponse:
@@ -79,6 +91,7 @@ class OpenAiRoutes:
         finally:
             self._desk.metrics.stream_bytes.labels(tab.model).inc(sent)
         if fault is not None:
+            _log.warning("stream cut", extra={"model": tab.model, "sent_bytes": sent, "code": fault.code})
             await response.write(sse_event(fault, after=tail))
         await response.write_eof()
         return response

@@ -12,6 +12,7 @@ anybody having said so. A killed engine's stream ends with a plain FIN. Hence:
 
 import asyncio
 import io
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -23,6 +24,8 @@ import aiohttp
 from terazi.errors import EngineError
 from terazi.gateway.backend import READY, Backend
 from terazi.gateway.wire.errors import WireError, engine_down
+
+_log = logging.getLogger(__name__)
 
 #: The engine closes idle connections after 5 s; ours go first.
 _KEEP_S: Final = 4.0
@@ -154,6 +157,8 @@ class Upstream:
                 pause = min(pause * 2, _LONGEST_PAUSE_S)
             except (aiohttp.ClientError, OSError) as problem:
                 lost += 1
+                level = logging.INFO if lost == 1 else logging.WARNING
+                _log.log(level, "engine broke off", extra={"model": backend.card.id, "path": path, "times": lost})
                 if lost == 2:
                     # It may be this very request that kills the engine: clients shall not send it again.
                     reason = f"the engine of '{backend.card.id}' broke off twice before it answered"

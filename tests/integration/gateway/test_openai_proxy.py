@@ -120,7 +120,7 @@ async def test_connections_that_the_engine_closed_are_not_felt(stream: bool, tmp
             async with client.post("/v1/chat/completions", json={**CHAT, "stream": stream}) as reply:
                 text = await reply.text()
                 assert not stream or text.endswith("data: [DONE]\n\n")
-                return reply.status
+                return int(reply.status)
 
         for _ in range(15):
             assert await asyncio.gather(*(ask() for _ in range(4))) == [200] * 4
@@ -162,6 +162,28 @@ async def test_an_engine_that_dies_before_the_first_byte_is_waited_for(tmp_path:
             await supervising
             async with client.get("/metrics") as reply:
                 assert "terazi_upstream_retries_total 1.0" in await reply.text()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_engine_killed_before_the_first_byte_is_not_felt(stream: bool, tmp_path: Path) -> None:
+    """A stream's head is there at once, its first event only when the prompt is done; that is still in time."""
+    book = tmp_path / "ledger"
+    engine = fake_engine("--fake-prompt-delay-s", "0.3", "--fake-ledger", str(book))
+    async with running(engine):
+        backend = StubBackend(engine.port)
+        async with gateway_over(backend) as gateway, client_of(gateway) as client, asyncio.TaskGroup() as tasks:
+            body = {"model": "demo", "prompt": "x", "stream": stream}
+            asking = tasks.create_task(client.post("/v1/completions", json=body))
+            await until(lambda: ledger(book))
+            backend.set_state("starting")
+            await engine.stop()
+            await engine.start()
+            backend.set_state("ready")
+            reply = await asking
+            text = await reply.text()
+        assert reply.status == 200
+        assert not stream or text.endswith("data: [DONE]\n\n")
+        assert "error" not in text
 
 
 async def test_a_request_that_kills_the_engine_twice_is_not_sent_a_third_time(tmp_path: Path) -> None:

@@ -8,6 +8,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+#: When to ask again after an engine was found away for a moment.
+RETRY_AFTER_S: Final = 2
 
 
 class Api(StrEnum):
@@ -91,7 +95,12 @@ def engine_fault(status: int, body: bytes) -> Fault:
         kind = kind if isinstance(error, str) else str(error.get("type", kind))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         message = body[:500].decode("utf-8", "replace").strip()
-    return Fault(status=status, message=message or f"the engine answered {status}", kind=kind)
+    return Fault(
+        status=status,
+        message=message or f"the engine answered {status}",
+        kind=kind,
+        retry_after_s=RETRY_AFTER_S if status == 503 else None,
+    )
 
 
 def bad_request(message: str) -> Fault:
@@ -116,7 +125,7 @@ def unauthorised() -> Fault:
     return Fault(status=401, message=message, kind="authentication_error", code="invalid_api_key")
 
 
-def engine_down(reason: str, *, retry_after_s: int = 2, final: bool = False) -> Fault:
+def engine_down(reason: str, *, retry_after_s: int = RETRY_AFTER_S, final: bool = False) -> Fault:
     """503: nothing of an answer has come, and *reason* says why."""
     return Fault(
         status=503,

@@ -1,0 +1,204 @@
+"""Against an engine that writes exactly what a test says, when it says it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from serving import CARD, CHAT, StubBackend, client_of, gateway_over
+
+pytestmark = pytest.mark.timeout(60)
+
+Script = Callable[[asyncio.StreamWriter, bytes], Awaitable[None]]
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+def chunk(data: bytes) -> bytes:
+    """One chunk of a chunked body."""
+    return f"{len(data):x}\r\n".encode() + data + b"\r\n"
+
+
+@asynccontextmanager
+async def scripted(script: Script) -> AsyncIterator[int]:
+    """A server that reads one request after the other and lets *script* answer; its port."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+                await script(writer, head + await reader.readexactly(length))
+                await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+async def test_bytes_pass_untouched_and_at_once() -> None:
+    pieces = [
+        b": ping\n\n",
+        b'data: {"choices"',
+        b":[]}\r\n\r\n",
+        b"event: x\ndata: \xc3",
+        b"\xa9\n\n",
+        EVENT * 3000,
+        DONE,
+    ]
+    seen: asyncio.Queue[None] = asyncio.Queue()
+
+    async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
+        writer.write(STREAM_HEAD)
+        for piece in pieces:
+            writer.write(chunk(piece))
+            await writer.drain()
+            await seen.get()  # the next one only when this one has arrived
+        writer.write(b"0\r\n\r\n")
+
+    async with (
+        scripted(script) as port,
+        gateway_over(StubBackend(port)) as gateway,
+        client_of(gateway) as client,
+        client.post("/v1/chat/completions", json=CHAT) as reply,
+    ):
+        for piece in pieces:
+            assert await reply.content.readexactly(len(piece)) == piece
+            seen.put_nowait(None)
+        assert await reply.content.read() == b""
+
+
+async def test_the_request_passes_untouched_with_the_engines_key() -> None:
+    got: list[bytes] = []
+
+    async def script(writer: asyncio.StreamWriter, request: bytes) -> None:
+        got.append(request)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+
+    raw = b'{ "model":"demo",  "messages" : [], "x": 1.50, "stream":false}'
+    headers = {"Authorization": "Bearer client-key", "X-Conversation-Id": "7", "Cookie": "a=b"}
+    async with (
+        scripted(script) as port,
+        gateway_over(StubBackend(port), api_key="client-key") as gateway,
+        client_of(gateway) as client,
+        client.post("/v1/chat/completions", data=raw, headers=headers) as reply,
+    ):
+        assert await reply.read() == b"{}"
+    head, _, body = got[0].partition(b"\r\n\r\n")
+    assert body == raw
+    assert b"Bearer engine-secret" in head
+    for foreign in (b"client-key", b"conversation", b"cookie"):
+        assert foreign not in head.lower()
+
+
+@pytest.mark.parametrize("end", [b"", b"0\r\n\r\n"], ids=["cut", "ended without DONE"])
+@pytest.mark.parametrize("half", [b"", b'data: {"choi'], ids=["between events", "in an event"])
+async def test_a_stream_that_stops_short_says_so(end: bytes, half: bytes) -> None:
+    async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
+        writer.write(STREAM_HEAD + chunk(EVENT) + (chunk(half) if half else b"") + end)
+        await writer.drain()
+        writer.close()
+
+    async with scripted(script) as port, gateway_over(StubBackend(port)) as gateway, client_of(gateway) as client:
+        async with client.post("/v1/chat/completions", json=CHAT) as reply:
+            raw = await reply.read()
+        assert raw.startswith(EVENT + half)
+        last = raw.split(b"\n\n")[-2]
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "engine_cut"
+        async with client.post("/api/chat", json=CHAT) as reply:
+            lines = (await reply.read()).splitlines()
+        assert json.loads(lines[0])["message"]["content"] == "x"
+        assert "error" in json.loads(lines[-1])
+
+
+async def test_an_error_of_the_engine_in_a_stream_is_not_doubled() -> None:
+    failed = EVENT + b'data: {"error":{"code":500,"message":"context is full","type":"server_error"}}\n\n'
+
+    async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
+        writer.write(STREAM_HEAD + chunk(failed) + b"0\r\n\r\n")
+
+    async with scripted(script) as port, gateway_over(StubBackend(port)) as gateway, client_of(gateway) as client:
+        async with client.post("/v1/chat/completions", json=CHAT) as reply:
+            assert await reply.read() == failed
+        async with client.post("/api/generate", json={"model": CARD.id, "prompt": "x"}) as reply:
+            assert json.loads((await reply.read()).splitlines()[-1]) == {"error": "context is full"}
+
+
+async def test_a_connection_that_closes_as_the_next_request_arrives() -> None:
+    """The race that plain pools lose: the request is on its way when the engine's FIN is."""
+    answered: set[asyncio.StreamWriter] = set()
+
+    async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
+        if writer in answered:
+            writer.close()
+            raise ConnectionResetError
+        answered.add(writer)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with scripted(script) as port, gateway_over(StubBackend(port)) as gateway, client_of(gateway) as client:
+        for _ in range(20):
+            async with client.post("/v1/embeddings", json={"model": CARD.id, "input": "x"}) as reply:
+                assert (reply.status, await reply.read()) == (200, b"{}")
+        async with client.get("/metrics") as reply:
+            retried = (await reply.text()).partition("\nterazi_upstream_retries_total ")[2].split()[0]
+        assert float(retried) >= 10  # else the race didn't take place
+
+
+async def test_a_whole_answer_that_is_cut_is_asked_for_again() -> None:
+    count = 0
+
+    async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
+        nonlocal count
+        count += 1
+        length = b"Content-Length: 5\r\n" if count == 1 else b"Content-Length: 2\r\n"
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + length + b"\r\n{}")
+        if count == 1:
+            await writer.drain()
+            raise ConnectionResetError
+
+    async with (
+        scripted(script) as port,
+        gateway_over(StubBackend(port)) as gateway,
+        client_of(gateway) as client,
+        client.post("/v1/chat/completions", json=CHAT) as reply,
+    ):
+        assert (reply.status, await reply.read()) == (200, b"{}")
+    assert count == 2
+
+
+async def test_an_engine_that_speaks_no_http_is_a_clean_503() -> None:
+    async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
+        writer.write(b"hello there\r\n\r\n")
+
+    async with (
+        scripted(script) as port,
+        gateway_over(StubBackend(port)) as gateway,
+        client_of(gateway) as client,
+        client.post("/v1/chat/completions", json=CHAT) as reply,
+    ):
+        assert reply.status == 503
+        assert (await reply.json())["error"]["code"] == "engine_unavailable"
+
+
+async def test_an_engine_that_is_loading_says_when_to_come_back() -> None:
+    body = b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}'
+
+    async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
+        head = f"HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+
+    async with scripted(script) as port, gateway_over(StubBackend(port)) as gateway, client_of(gateway) as client:
+        for path in ("/v1/chat/completions", "/api/chat"):
+            async with client.post(path, json=CHAT) as reply:
+                assert reply.status == 503
+                assert int(reply.headers["Retry-After"]) > 0
+                assert "Loading model" in await reply.text()
