@@ -124,9 +124,11 @@ class Sketch:
         branch = g.set_rows(mixed, g.get_rows(table, mixed_ids), mixed_slots)
         for root in (x, given, branch):
             self.graph.expand(root)
-        if self.family.scaled_embeddings:
+        if self.family.scaled_embeddings == "rows":
             x = g.like("mul", x, self.input(g.F32, 1, tokens))
         self.graph.expand(x)
+        if self.family.scaled_embeddings == "whole":
+            x = g.like("scale", x)
         return x
 
     def norm(self, x: Node, name: str, layer: int | None) -> Node:
