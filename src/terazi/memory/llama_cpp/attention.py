@@ -4,7 +4,7 @@ Sources, b11434: ``src/llama-graph.cpp`` (``build_qkv``, ``build_attn``, ``build
 ``src/llama-kv-cache.cpp`` (``cpy_k``, ``cpy_v``, ``get_k``, ``get_v``, ``build_input_*``).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp import graph as g
@@ -14,8 +14,7 @@ from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.sketch import Sketch
 
 
-@dataclass(frozen=True, slots=True)
-class CacheInputs:
+class CacheInputs(NamedTuple):
     """What the layers of one cache share: where rows go, what may be seen, how quantised heads are rotated."""
 
     k_ids: Node

@@ -4,7 +4,7 @@ Sources, b11434: ``src/llama-kv-cache.cpp:llama_kv_cache`` (tensors), ``src/llam
 window cache), ``src/llama-model.cpp:create_memory``.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import allocation_bytes
@@ -16,8 +16,7 @@ from terazi.models.spec import ModelSpec
 from terazi.units import pad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheLayer:
+class CacheLayer(NamedTuple):
     """The K and V of one block. ``cells`` is a stream's length; widths are in elements."""
 
     block: int
