@@ -4,7 +4,7 @@ Sources, b11434: ``src/llama-graph.cpp`` (``build_qkv``, ``build_attn``, ``build
 ``src/llama-kv-cache.cpp`` (``cpy_k``, ``cpy_v``, ``get_k``, ``get_v``, ``build_input_*``).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp import graph as g
@@ -14,8 +14,7 @@ from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.sketch import Sketch
 
 
-@dataclass(frozen=True, slots=True)
-class CacheInputs:
+class CacheInputs(NamedTuple):
     """What the layers of one cache share: where rows go, what may be seen, how quantised heads are rotated."""
 
     k_ids: Node
@@ -52,8 +51,8 @@ def attend(sketch: Sketch, x: Node, position: Node, cache: CacheLayer, inputs: C
     """The attention of one block, from the normalised input to the output projection."""
     family, block = sketch.family, cache.block
     q, k, v = _project(sketch, x, block)
-    q = _position(sketch, q, position, f"blk.{block}.attn_q_norm", block)
-    k = _position(sketch, k, position, f"blk.{block}.attn_k_norm", block)
+    q = _position(sketch, q, position, cache, "q")
+    k = _position(sketch, k, position, cache, "k")
     if family.scaled_queries:
         q = g.like("scale", q)
     if inputs.k_rotation:
@@ -85,10 +84,19 @@ def _project(sketch: Sketch, x: Node, block: int) -> tuple[Node, Node, Node]:
     return q, k, v
 
 
-def _position(sketch: Sketch, x: Node, position: Node, norm: str, block: int) -> Node:
-    if sketch.family.qk_norm == "head":
-        x = sketch.norm(x, norm, block)
-    factors = sketch.shared_weight("rope_freqs.weight", block) if sketch.family.rope_factors else None
+def _position(sketch: Sketch, x: Node, position: Node, cache: CacheLayer, part: str) -> Node:
+    """The norm of a head, if the family has one, and the rotary embedding, if this layer has one."""
+    family, block = sketch.family, cache.block
+    if family.qk_norm == "head":
+        x = sketch.norm(x, f"blk.{block}.attn_{part}_norm", block)
+    if family.rope == "but_fourth" and block % 4 == 3:
+        return x
+    if family.rope == "windowed" and sketch.batch.windowed and not cache.window:
+        return x
+    factors = None
+    if family.rope_factors:
+        names = ("rope_freqs.weight", "rope_factors_long.weight")
+        factors = next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
     return g.like("rope", x, position, *((factors,) if factors else ()))
 
 
@@ -138,12 +146,14 @@ def _look_up(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLay
     k_cache, v_cache = stored
     spec, streams, cells = sketch.spec, sketch.batch.streams, cache.cells
     kv_heads = spec.head_count_kv[cache.block]
+    sink = sketch.weight(f"blk.{cache.block}.attn_sinks.weight")
+    sinks = (sink,) if sink else ()
     tokens = q.ne[2] // streams
     q = g.view(q, (q.ne[0], q.ne[1], tokens, streams), (q.nb[1], q.nb[2], q.nb[2] * tokens))
     k = _heads(k_cache, spec.key_length, kv_heads, cells, streams)
     if sketch.batch.flash_attn:
         v = _heads(v_cache, spec.value_length, kv_heads, cells, streams)
-        x = g.flash_attention(g.swap_heads(q), g.swap_heads(k), g.swap_heads(v), mask)
+        x = g.flash_attention(g.swap_heads(q), g.swap_heads(k), g.swap_heads(v), mask, *sinks)
         x = g.reshape(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
     else:
         size = v_cache.kind[1]
@@ -152,7 +162,7 @@ def _look_up(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLay
             (cells, kv_heads, spec.value_length, streams),
             (size * cells * spec.value_length, size * cells, size * cells * cache.v_width),
         )
-        scores = g.like("soft_max", g.mul_mat(g.swap_heads(k), g.swap_heads(q)), mask)
+        scores = g.like("soft_max", g.mul_mat(g.swap_heads(k), g.swap_heads(q)), mask, *sinks)
         x = g.swap_heads(g.mul_mat(g.swap_heads(v), scores))
         x = g.contiguous(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
         if not sketch.settings.kv_offload:

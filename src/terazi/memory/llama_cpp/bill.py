@@ -7,7 +7,7 @@ from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
-from terazi.memory.llama_cpp.families import Family, family_of
+from terazi.memory.llama_cpp.families import Family, family_of, window_length
 from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
@@ -224,8 +224,8 @@ def _growth(
             note="prompts kept in host memory (--cache-ram), filled only under use",
         )
     count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
-    slot = _window_of_a_slot(spec, resolved, caches)
-    if count > 0 and slot and not settings.swa_full and family is not None:
+    slot = _window_of_a_slot(window_length(spec, family), resolved, caches) if family else 0
+    if count > 0 and slot and not settings.swa_full:
         yield BillLine(
             term=Term.OVERHEAD,
             device=HOST,
@@ -236,9 +236,9 @@ def _growth(
         )
 
 
-def _window_of_a_slot(spec: ModelSpec, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> int:
+def _window_of_a_slot(length: int, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> int:
     """What one sequence can hold in the window caches: its window and a micro-batch."""
-    cells = (spec.sliding_window or 0) + resolved.n_ubatch
+    cells = length + resolved.n_ubatch
     rows = (cache.k_bytes + cache.v_bytes for cache in caches if cache.window)
     lengths = {cache.cells * resolved.n_stream for cache in caches if cache.window}
     return sum(rows) * min(cells, *lengths) // max(lengths) if lengths else 0

@@ -4,11 +4,11 @@ Sources, b11434: ``src/llama-kv-cache.cpp:llama_kv_cache`` (tensors), ``src/llam
 window cache), ``src/llama-model.cpp:create_memory``.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.families import Family, window_layers
+from terazi.memory.llama_cpp.families import Family, window_layers, window_length
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.ggml_types import row_bytes
@@ -16,8 +16,7 @@ from terazi.models.spec import ModelSpec
 from terazi.units import pad
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheLayer:
+class CacheLayer(NamedTuple):
     """The K and V of one block. ``cells`` is a stream's length; widths are in elements."""
 
     block: int
@@ -30,11 +29,11 @@ class CacheLayer:
     v_bytes: int
 
 
-def window_cells(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> int:
+def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) -> int:
     """Cells of a sliding-window cache, per stream: the window of each slot that shares it, and one micro-batch."""
     if settings.swa_full:
         return resolved.n_ctx_seq
-    window = (spec.sliding_window or 0) * (resolved.n_seq_max if resolved.unified else 1)
+    window = length * (resolved.n_seq_max if resolved.unified else 1)
     return pad(min(resolved.n_ctx_seq, window + resolved.n_ubatch), CELLS)
 
 
@@ -43,7 +42,7 @@ def cache_layers(
 ) -> tuple[CacheLayer, ...]:
     """One entry for each block that keeps K and V. Without a *family*, every block keeps them at full length."""
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
-    short = window_cells(spec, settings, resolved) if any(windows) else 0
+    short = window_cells(window_length(spec, family), settings, resolved) if family and any(windows) else 0
     # without flash attention V is stored transposed, every layer as wide as the widest
     widest_v = max(spec.head_count_kv, default=0) * spec.value_length
     by_id = {device.id: device for device in resolved.devices}

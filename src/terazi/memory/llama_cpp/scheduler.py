@@ -5,7 +5,6 @@ support every operation of these graphs. Backends are numbered in the engine's o
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from terazi.memory.llama_cpp.allocator import Allocator
 from terazi.memory.llama_cpp.graph import VIEW_OPS, Graph, Node
@@ -16,14 +15,14 @@ PIPELINE_COPIES = 4
 _NOT_BY_WEIGHT = frozenset({"rope", "flash_attn"})
 
 
-@dataclass(slots=True)
 class _Split:
     """A run of nodes on one backend, and what must be copied there first."""
 
-    backend: int
-    start: int
-    end: int = 0
-    inputs: list[Node] = field(default_factory=list)
+    __slots__ = ("backend", "end", "inputs", "start")
+
+    def __init__(self, backend: int, start: int) -> None:
+        self.backend, self.start, self.end = backend, start, 0
+        self.inputs: list[Node] = []
 
 
 class Scheduler:

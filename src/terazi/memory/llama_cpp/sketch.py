@@ -4,8 +4,8 @@ Sources, b11434: ``src/llama-graph.cpp`` (``build_inp_embd``, ``build_norm``, ``
 things are added to the graph is the order in which the allocator sees them, so it is kept to the letter.
 """
 
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
@@ -16,8 +16,7 @@ from terazi.memory.llama_cpp.weights import BufferKind, Placement
 from terazi.models.spec import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class Batch(NamedTuple):
     """What is reserved for.
 
     Args:
@@ -124,9 +123,11 @@ class Sketch:
         branch = g.set_rows(mixed, g.get_rows(table, mixed_ids), mixed_slots)
         for root in (x, given, branch):
             self.graph.expand(root)
-        if self.family.scaled_embeddings:
+        if self.family.scaled_embeddings == "rows":
             x = g.like("mul", x, self.input(g.F32, 1, tokens))
         self.graph.expand(x)
+        if self.family.scaled_embeddings == "whole":
+            x = g.like("scale", x)
         return x
 
     def norm(self, x: Node, name: str, layer: int | None) -> Node:

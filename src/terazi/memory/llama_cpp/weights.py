@@ -7,8 +7,8 @@ Sources, b11434: ``src/llama-model-loader.cpp:create_tensor`` (choice of the buf
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
@@ -42,8 +42,7 @@ class BufferKind(StrEnum):
     PINNED = "pinned"
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(NamedTuple):
     """One tensor in one buffer. A tied embedding or a shared table has several."""
 
     tensor: Tensor
@@ -51,8 +50,7 @@ class Placement:
     kind: BufferKind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightBuffer:
+class WeightBuffer(NamedTuple):
     """One buffer of weights. ``tensor_bytes`` is what its tensors need; a mapped buffer may span more."""
 
     device: str
