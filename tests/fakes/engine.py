@@ -250,7 +250,9 @@ class Engine:
         if self.fault("oom-log"):
             self.log("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4096.00 MiB on device 0: "
                      "cudaMalloc failed: out of memory", "E")  # fmt: skip
-            self.log("alloc_tensor_range: failed to allocate CUDA0 buffer of size 4294967296", "E")
+            self.log(
+                "ggml_backend_buft_alloc_buffer_n_default: failed to allocate CUDA0 buffer of size 4294967296", "E"
+            )
             self.log("llama_model_load: error loading model: unable to allocate CUDA0 buffer", "E")
             self.log("srv  llama_server: exiting due to model loading error", "E")
             return False

@@ -6,9 +6,9 @@ import secrets
 import signal
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from terazi.engines.base import LaunchSpec
-from terazi.engines.llama_cpp.failures import LoadFailure
 from terazi.engines.llama_cpp.observe import LoadReport, LogReader
 from terazi.policy.lifecycle import Limits, State, step
 from terazi.policy.lifecycle_messages import (
@@ -42,6 +42,9 @@ from terazi.supervisor.health import EngineClient, ProbeError
 from terazi.supervisor.log import BoundedLog
 from terazi.supervisor.process import EngineProcess, activity, free_port
 from terazi.supervisor.sweep import write_record
+
+if TYPE_CHECKING:
+    from terazi.engines.llama_cpp.failures import LoadFailure
 
 _logger = logging.getLogger(__name__)
 

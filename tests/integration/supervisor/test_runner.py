@@ -147,7 +147,7 @@ async def test_death_while_loading_is_explained(make: Make) -> None:
     error = caught.value
     assert (error.exit_code, error.code, error.exit_signal) == (4, 1, None)
     assert error.failure is not None
-    assert "alloc_tensor_range" in error.failure.line
+    assert "unable to allocate CUDA0 buffer" in error.failure.line
     assert "--context" in error.hint
     assert any("exiting due to" in line for line in error.last_lines)
 

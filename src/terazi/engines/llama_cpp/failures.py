@@ -84,8 +84,6 @@ _TABLE: tuple[_Known, ...] = (
     _known(80, r"failed to allocate compute (?:pp|tg) buffers|failed to allocate compute buffers",
            "memory ran out for the compute buffers", f"Lower the micro-batch (-ub). {_LESS}", Retry.BACK_OFF),
     _known(80, r"failed to allocate buffer for kv cache", "memory ran out for the KV cache", _LESS, Retry.BACK_OFF),
-    _known(78, r"alloc_tensor_range: failed to allocate (\S+) buffer of size (\d+)",
-           "memory ran out on {0} for the weights ({1} bytes asked)", _LESS, Retry.BACK_OFF),
     _known(76, r"unable to allocate (CPU\S*|\S*_Host) buffer", "RAM ran out for the weights",
            "Free RAM, choose a smaller model, or put more layers on a graphics card.", Retry.BACK_OFF),
     _known(76, r"unable to allocate (\S+) buffer", "memory ran out on {0} for the weights", _LESS, Retry.BACK_OFF),
@@ -94,6 +92,9 @@ _TABLE: tuple[_Known, ...] = (
     _known(70, r"cudaMemGetInfo failed \(out of memory\), returning 0/0",
            "a graphics card is so full that it can't even be asked",
            "End what holds its memory, or hide the card (CUDA_VISIBLE_DEVICES=).", Retry.BACK_OFF),
+    # ggml-backend.cpp; older builds: alloc_tensor_range. What it was for, the lines above say.
+    _known(68, r"failed to allocate (\S+) buffer of size (\d+)", "memory ran out on {0} ({1} bytes asked)", _LESS,
+           Retry.BACK_OFF),
     _known(66, r"allocating ([\d.]+) MiB on device (\d+): cudaMalloc failed: out of memory",
            "memory ran out on device {1} ({0} MiB asked)", _LESS, Retry.BACK_OFF),
     _known(20, r"failed to mlock (\d+)-byte buffer", "the model could not be locked in RAM",

@@ -1,4 +1,8 @@
-"""Reading logs that the real engine wrote (build b11434), in pieces of any size."""
+"""Reading logs that the real engine wrote (build b11434), in pieces of any size.
+
+The ``cuda-*`` and ``recovered-*`` texts are the exception: put together from the format strings of that build's
+source, for want of a full graphics card.
+"""
 
 from pathlib import Path
 
@@ -102,7 +106,7 @@ CAUSES = {
     "architecture": ("doesn't know the architecture 'zzzzz'", "never"),
     "argument": ("doesn't know the flag --nonsense", "never"),
     "cuda-compute": ("memory ran out for the compute buffers", "back-off"),
-    "cuda-weights": ("memory ran out on CUDA1 for the weights (23110733824 bytes asked)", "back-off"),
+    "cuda-weights": ("memory ran out on CUDA1 for the weights", "back-off"),
     "magic": ("not a GGUF model: it begins with 'garb'", "never"),
     "missing-tensor": ("lacks the tensor blk.7.attn_q.weight", "never"),
     "no-file": ("can't be opened: No such file or directory", "never"),
@@ -132,6 +136,17 @@ def test_cause_is_the_most_specific_line(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(LOGS))
 def test_successful_load_has_no_failure(name: str) -> None:
     assert read(LOGS[name]).failure is None
+
+
+def test_last_words_without_their_purpose_still_name_the_device() -> None:
+    """Older builds call the function otherwise, and a KV cache is allocated by the same one."""
+    line = "alloc_tensor_range: failed to allocate ROCm0 buffer of size 1024\n"
+    failure = read(line).failure
+    assert failure is not None
+    assert failure.cause == "memory ran out on ROCm0 (1024 bytes asked)"
+    kv = read(line + "llama_init_from_model: failed to allocate buffer for kv cache\n").failure
+    assert kv is not None
+    assert "KV cache" in kv.cause
 
 
 def test_recovered_allocation_is_no_failure_and_a_later_one_is() -> None:
