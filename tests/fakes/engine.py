@@ -12,6 +12,7 @@ that carries the beginning of an answer gets the rest of it.
 
 Faults (each a flag):
     --fake-load-s S            load for S seconds, with progress lines; /health says 503 meanwhile
+    --fake-silent-load         say nothing meanwhile, but fill memory
     --fake-stall-load          load forever, without a word
     --fake-exit-at WHEN        ``loading``, ``first-request``, ``request:N`` (the Nth generation, the probe counts),
                                ``after-tokens:N`` (over all answers): exit 1 while loading, else SIGKILL itself
@@ -38,6 +39,8 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from engine_http import Request, chunk, client_gone, head, read_request, send, sse
 
 HELP_TEXT = Path(__file__).resolve().parents[1] / "golden" / "llama_cpp" / "help.txt"
 WORDS = [
@@ -80,7 +83,15 @@ VALUED = {
     "-c": "ctx_size", "--ctx-size": "ctx_size",
 }  # fmt: skip
 SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding"}
-FAKE_SWITCHES = {"stall-load", "oom-log", "bind-fail", "ignore-sigterm", "no-tokens", "close-after-response"}
+FAKE_SWITCHES = {
+    "silent-load",
+    "stall-load",
+    "oom-log",
+    "bind-fail",
+    "ignore-sigterm",
+    "no-tokens",
+    "close-after-response",
+}
 
 
 @dataclass
@@ -115,16 +126,6 @@ class Options:
 
 
 @dataclass
-class Request:
-    """One HTTP request."""
-
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-
-@dataclass
 class Job:
     """One generation that was asked for."""
 
@@ -152,6 +153,7 @@ class Engine:
         self.busy = self.requests = self.tokens = self.prompt_tokens = self.decodes = self.serial = 0
         self.gate = asyncio.Semaphore(self.slots)
         self.waiting = 0
+        self.ballast = bytearray()
         self.stopped = asyncio.Event()
         self.started = time.monotonic()
 
@@ -240,7 +242,10 @@ class Engine:
             await asyncio.Event().wait()
         end = time.monotonic() + (self.options.number("load-s", 0) if self.faulty else 0)
         while (left := end - time.monotonic()) > 0:
-            print(".", end="", file=sys.stderr, flush=True)
+            if self.fault("silent-load"):
+                self.ballast += b"x" * (4 << 20)
+            else:
+                print(".", end="", file=sys.stderr, flush=True)
             await asyncio.sleep(min(left, 0.05))
         if self.fault("oom-log"):
             self.log("ggml_backend_cuda_buffer_type_alloc_buffer: allocating 4096.00 MiB on device 0: "
@@ -293,8 +298,8 @@ class Engine:
         if path == "/tokenize":
             words = str(body.get("content", "")).split()
             return await send(writer, 200, {"tokens": [int.from_bytes(digest(w)[:2], "big") for w in words]})
-        if path in {"/v1/embeddings", "/embeddings"}:
-            return await self.embed(body, writer)
+        if path in {"/v1/embeddings", "/embedding", "/embeddings"}:
+            return await self.embed(body, writer, native=not path.startswith("/v1"))
         shapes = {"/v1/chat/completions": "chat", "/chat/completions": "chat", "/v1/completions": "text",
                   "/completion": "native", "/completions": "native"}  # fmt: skip
         if path not in shapes:
@@ -335,15 +340,18 @@ class Engine:
         ]
         return "".join(f"# HELP llamacpp:{n} {n}\n# TYPE llamacpp:{n} {k}\nllamacpp:{n} {v}\n" for n, k, v in rows)
 
-    async def embed(self, body: dict[str, object], writer: asyncio.StreamWriter) -> bool:
+    async def embed(self, body: dict[str, object], writer: asyncio.StreamWriter, *, native: bool) -> bool:
         """A vector of eight numbers that depends on the text alone."""
         if "embedding" not in self.options.switches:
             message = "This server does not support embeddings. Start it with `--embeddings`"
             return await send(writer, 501, error(501, message, "not_supported_error"))
-        given = body.get("input", "")
+        given = body.get("content" if native else "input", "")
         texts = [str(t) for t in given] if isinstance(given, list) else [str(given)]
         data = [{"object": "embedding", "index": i, "embedding": [b / 255 for b in digest(t)[:8]]}
                 for i, t in enumerate(texts)]  # fmt: skip
+        if native:
+            vectors = [{"index": d["index"], "embedding": [d["embedding"]]} for d in data]
+            return await send(writer, 200, vectors)
         n = sum(len(t.split()) for t in texts)
         usage = {"prompt_tokens": n, "total_tokens": n}
         return await send(writer, 200, {"object": "list", "model": self.alias, "data": data, "usage": usage})
@@ -399,8 +407,11 @@ class Engine:
         if job.stream:
             await head(writer, "Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n")
         self.waiting += 1
-        async with self.gate:
+        try:
+            await self.gate.acquire()
+        finally:
             self.waiting -= 1
+        try:
             if self.fault("no-tokens"):
                 await asyncio.Event().wait()
             self.prompt_tokens += len(job.prompt.split())
@@ -413,6 +424,8 @@ class Engine:
                     await self.event(writer, job, piece, None)
             if job.max_tokens is not None and count >= job.max_tokens:
                 reason = "length"
+        finally:
+            self.gate.release()
         n = len(job.prompt.split())
         usage = {"completion_tokens": count, "prompt_tokens": n, "total_tokens": n + count}
         timings = {"cache_n": 0, "prompt_n": n, "prompt_ms": 1.0, "predicted_n": count, "predicted_ms": 1.0 * count}
@@ -513,61 +526,6 @@ def error(code: int, message: str, kind: str, **more: object) -> dict[str, objec
     return {"error": {"code": code, "message": message, "type": kind, **more}}
 
 
-async def read_request(reader: asyncio.StreamReader) -> Request | None:
-    """The next request of a connection, or None when it is closed or idle for five seconds."""
-    try:
-        raw = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5.0)
-    except (asyncio.IncompleteReadError, TimeoutError):
-        return None
-    first, *lines = raw.decode("latin-1").split("\r\n")
-    headers = {k.strip().lower(): v.strip() for k, _, v in (line.partition(":") for line in lines if line)}
-    method, path, _ = first.split(" ", 2)
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        body = b""
-        while size := int((await reader.readline()).split(b";")[0], 16):
-            body += (await reader.readexactly(size + 2))[:-2]
-        await reader.readline()
-    else:
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
-    return Request(method, path, headers, body)
-
-
-async def client_gone(reader: asyncio.StreamReader) -> None:
-    """Returns when the client has closed its side; eats nothing of a next request."""
-    while not reader.at_eof() and reader.exception() is None:
-        await asyncio.sleep(0.005)
-
-
-async def head(writer: asyncio.StreamWriter, lines: str, status: int = 200) -> None:
-    """Status line and headers."""
-    writer.write(
-        f"HTTP/1.1 {status} X\r\nServer: llama.cpp\r\nKeep-Alive: timeout=5, max=100\r\n{lines}\r\n".encode()
-    )
-    await writer.drain()
-
-
-async def send(writer: asyncio.StreamWriter, status: int, body: object) -> bool:
-    """A whole answer, JSON unless it is text; False: the connection stays."""
-    text = isinstance(body, str)
-    data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    kind = "text/plain; version=0.0.4" if text else "application/json; charset=utf-8"
-    await head(writer, f"Content-Type: {kind}\r\nContent-Length: {len(data)}\r\n", status)
-    writer.write(data)
-    await writer.drain()
-    return False
-
-
-async def chunk(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """One chunk of a chunked body."""
-    writer.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-    await writer.drain()
-
-
-async def sse(writer: asyncio.StreamWriter, event: dict[str, object]) -> None:
-    """One server-sent event."""
-    await chunk(writer, b"data: " + json.dumps(event).encode() + b"\n\n")
-
-
 def main() -> int:
     """Run as a program."""
     argv = sys.argv[1:] + shlex.split(os.environ.get("FAKE_ENGINE_FLAGS", ""))
@@ -576,6 +534,10 @@ def main() -> int:
         return 0
     if "--help" in argv or "-h" in argv:
         print(HELP_TEXT.read_text())
+        return 0
+    if "--list-devices" in argv:
+        print("Available devices:")
+        print(os.environ.get("FAKE_ENGINE_DEVICES", "  (none)"))
         return 0
     options = Options.parse(argv)
 

@@ -21,6 +21,7 @@ class LaunchSpec:
         model_name: the id that clients use.
         argv: the command, binary first.
         env: variables to set on top of the inherited environment.
+        unset_env: prefixes of inherited variables that the engine must not see, because they would change the plan.
         base_url: where it will listen, e.g. ``http://127.0.0.1:41234``.
         api_key: the random key that the engine demands and only the gateway knows.
         health_path: answers 200 once loaded.
@@ -28,13 +29,15 @@ class LaunchSpec:
         stop_grace_s: how long SIGTERM may take before SIGKILL.
         stall_s: loading is given up after this long without any progress.
         expectations: what the log should then say.
+        notes: what this binary can't do and was left out.
     """
 
     plan_id: str
     engine: str
     model_name: str
     argv: tuple[str, ...]
-    env: tuple[tuple[str, str], ...] = ()
+    env: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    unset_env: tuple[str, ...] = ()
     base_url: str
     api_key: str = field(repr=False)
     health_path: str = "/health"
@@ -43,4 +46,5 @@ class LaunchSpec:
     stop_grace_s: float = 10.0
     stall_s: float = 60.0
     expectations: tuple[Expectation, ...] = ()
+    notes: tuple[str, ...] = ()
     schema: str = "terazi.launch/1"

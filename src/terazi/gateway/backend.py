@@ -7,7 +7,7 @@ the backends, and ``Control`` is what ``terazi ps``, ``stop`` and ``logs`` ask f
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 #: The lifecycle state in which a backend answers at once; in any other one ``Backend.ready`` is awaited.
 READY: Final = "ready"
@@ -105,6 +105,9 @@ class Backend(Protocol):
         ...
 
 
+B = TypeVar("B", bound=Backend)
+
+
 class Directory(Protocol):
     """All backends."""
 
@@ -145,7 +148,7 @@ class Control(Protocol):
         ...
 
 
-def find_backend(backends: Iterable[Backend], name: str) -> Backend | None:
+def find_backend(backends: Iterable[B], name: str) -> B | None:
     """The backend whose id or alias is *name*; ``:latest`` may be there or missing, as Ollama has it.
 
     An exact id wins over an exact alias, and both over a match that needs ``:latest``.

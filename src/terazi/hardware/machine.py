@@ -89,7 +89,7 @@ class PcieLink:
 class Device:
     """One accelerator.
 
-    ``id`` is the engine's own name for it (``CUDA0``, ``ROCm1``, ``Vulkan0``, ``Metal``, ``RPC0``).
+    ``id`` is the engine's own name for it (``CUDA0``, ``ROCm1``, ``Vulkan0``, ``MTL0``, ``RPC0``).
     ``memory_free_bytes`` is what is free now; on a preset machine it equals the total less the usual reserve.
     ``context_bytes`` is what the driver takes before the first tensor (CUDA context), a figure with a basis.
     """

@@ -10,7 +10,10 @@ Scalar: TypeAlias = int | float | bool | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayInfo:
-    """An array that was skipped over, not materialised: its element type's name and its length."""
+    """An array that was skipped over, not materialised: its element type's name and its length.
+
+    A string of more than a MiB is described so as well, with the element type ``char``.
+    """
 
     element_type: str
     length: int
@@ -23,7 +26,9 @@ MetadataValue: TypeAlias = Scalar | tuple[Scalar, ...] | ArrayInfo
 class Tensor:
     """One tensor. ``shape`` is in ggml order (``ne``: the contiguous dimension first).
 
-    ``n_bytes`` is the payload, without the padding between tensors. ``block`` is N of ``blk.N.…``, else None.
+    ``dtype`` is ggml's name (``f32``, ``q4_K``; see ``models.ggml_types``). ``n_bytes`` is the payload, without the
+    padding between tensors. ``offset`` counts from the file's ``data_offset``. ``block`` is N of ``blk.N.…``, else
+    None.
     """
 
     name: str
@@ -37,7 +42,11 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFile:
-    """One part on disk. ``data_offset`` is where tensor data begins; sizes in bytes."""
+    """One part on disk. ``data_offset`` is where tensor data begins; sizes in bytes.
+
+    ``path`` is absolute, symbolic links in it are left alone. It may hold bytes that aren't text (as lone
+    surrogates); ``models.gguf_window.display`` makes it fit to show.
+    """
 
     path: str
     size_bytes: int

@@ -3,3 +3,8 @@
 In: a ``root`` folder that holds ``proc`` and ``sys``. Out: ``Machine``.
 Does I/O; imported only by ``service`` and ``cli``.
 """
+
+from terazi.hardware.probe.catalogue import load_catalogue
+from terazi.hardware.probe.machine import read_machine
+
+__all__ = ["load_catalogue", "read_machine"]

@@ -1,9 +1,35 @@
 """Puts llama.cpp's bill together from the rules of this package."""
 
+from collections.abc import Iterator
+
 from terazi.hardware.machine import Device
-from terazi.memory.bill import Bill
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
+from terazi.memory.llama_cpp.compute import compute_bytes
+from terazi.memory.llama_cpp.families import Family, family_of, window_length
+from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
+from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.memory.llama_cpp.weights import BufferKind, Placement, place_tensors, weight_buffers
 from terazi.models.spec import ModelSpec
+from terazi.units import MIB
+
+#: MiB; ``cache_ram_mib`` of ``common/common.h``.
+DEFAULT_CACHE_RAM_MIB = 8192
+#: A slot; ``n_ctx_checkpoints`` of ``common/common.h``.
+DEFAULT_CHECKPOINTS = 32
+
+#: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
+FIT_MARGIN_BYTES = 1024 * MIB
+
+_KIND_NOTES = {
+    BufferKind.PLAIN: "weights in host memory",
+    BufferKind.DEVICE: "weights",
+    BufferKind.REPACK: "weights repacked for this CPU, a second copy",
+    BufferKind.AMX: "weights repacked for AMX, a second copy",
+    BufferKind.PINNED: "weights in pinned host memory",
+}
 
 
 def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...], isa: frozenset[str]) -> Bill:
@@ -14,5 +40,205 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         settings: the command line, resolved by nobody yet: defaults are applied here as the tool would.
         devices: accelerators in the engine's order (RPC first, then discrete cards).
         isa: CPU flags of the host, which decide what is repacked.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
     """
-    raise NotImplementedError
+    resolved = resolve(spec, settings, devices)
+    family = family_of(spec)
+    caches = cache_layers(spec, family, settings, resolved)
+    placements = place_tensors(spec, settings, resolved, isa)
+    lines = [
+        *_weights(placements, settings, resolved, isa),
+        *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
+        *([] if family else _state(spec, settings, resolved)),
+        *_compute(spec, family, settings, resolved, caches=caches, placements=placements),
+        *_overhead(spec, settings, resolved),
+    ]
+    reasons = tuple(_reasons(spec, settings, resolved, family, lines))
+    return Bill(
+        engine="llama.cpp",
+        build=BUILD,
+        lines=tuple(lines),
+        growth=tuple(_growth(spec, settings, resolved, caches, family)),
+        exact=not reasons,
+        reasons=reasons,
+    )
+
+
+def _reasons(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    family: Family | None,
+    lines: list[BillLine],
+) -> Iterator[str]:
+    if family is None:
+        yield (
+            f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
+            "layer and a generous compute buffer are counted."
+        )
+    if settings.split_mode == "tensor" and len(resolved.devices) > 1:
+        yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+    if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
+        for device in resolved.devices:
+            held = sum(
+                line.bytes for line in lines if line.device == device.id and line.formula != "driver-context"
+            )
+            if held > device.memory_free_bytes - FIT_MARGIN_BYTES:
+                yield (
+                    f"{device.id} would keep less than 1 GiB free, so the engine's --fit would move layers or cut "
+                    "the context; this bill is of the settings as given. Say -ngl and -c, or --fit off."
+                )
+
+
+def _fit_may_change(settings: LlamaCppSettings) -> bool:
+    """``common_params_fit_impl`` touches only what the caller left open, and gives up if layers are given."""
+    placed = settings.n_gpu_layers is not None or settings.tensor_split or settings.override_tensor
+    return settings.n_ctx == 0 or not (placed or settings.cpu_moe or settings.n_cpu_moe)
+
+
+def _weights(
+    placements: tuple[Placement, ...], settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
+) -> Iterator[BillLine]:
+    for buffer in weight_buffers(placements, settings, resolved, isa):
+        yield BillLine(
+            term=Term.WEIGHTS,
+            device=buffer.device,
+            bytes=min(buffer.tensor_bytes, buffer.buffer_bytes),
+            formula=f"weights.{buffer.kind.value}",
+            basis=LineBasis.EXACT,
+            note=_KIND_NOTES[buffer.kind] + (", mapped from the file" if buffer.mapped else ""),
+            reclaimable=buffer.mapped,
+        )
+        unused = buffer.buffer_bytes - buffer.tensor_bytes
+        if unused > 0:
+            yield BillLine(
+                term=Term.WEIGHTS,
+                device=buffer.device,
+                bytes=unused,
+                formula="weights.mapped-gaps",
+                basis=LineBasis.EXACT,
+                note="mapped along with them: tensors between the first and the last that live elsewhere",
+                reclaimable=True,
+            )
+
+
+def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLine]:
+    groups: dict[tuple[str, bool], list[CacheLayer]] = {}
+    for cache in caches:
+        groups.setdefault((cache.device, cache.window), []).append(cache)
+    for (device, window), group in groups.items():
+        yield BillLine(
+            term=Term.KV,
+            device=device,
+            bytes=sum(cache.k_bytes + cache.v_bytes for cache in group),
+            formula="kv.window" if window else "kv.full",
+            basis=basis,
+            note=f"{len(group)} layers of {group[0].cells} cells",
+        )
+
+
+def _state(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
+    for device, size in state_bytes(spec, settings, resolved).items():
+        yield BillLine(
+            term=Term.STATE,
+            device=device,
+            bytes=size,
+            formula="state.bound",
+            basis=LineBasis.UPPER_BOUND,
+            note=f"recurrent state for {resolved.n_seq_max} sequences",
+        )
+
+
+def _compute(
+    spec: ModelSpec,
+    family: Family | None,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    *,
+    caches: tuple[CacheLayer, ...],
+    placements: tuple[Placement, ...],
+) -> Iterator[BillLine]:
+    if family is None:
+        sizes = compute_bound_bytes(spec, settings, resolved, caches)
+        formula, basis = "compute.bound", LineBasis.UPPER_BOUND
+    else:
+        sizes = compute_bytes(spec, family, settings, resolved, caches=caches, placements=placements)
+        formula, basis = "compute.replay", _replay_basis(resolved)
+    for device, size in sizes.items():
+        yield BillLine(
+            term=Term.COMPUTE,
+            device=device,
+            bytes=size,
+            formula=formula,
+            basis=basis,
+            note=f"graph of {resolved.n_tokens} tokens, {resolved.n_outputs} outputs",
+        )
+
+
+def _replay_basis(resolved: Resolved) -> LineBasis:
+    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own."""
+    return LineBasis.MODELLED if resolved.devices else LineBasis.EXACT
+
+
+def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
+    width = spec.vocab_size + (spec.embedding_length if settings.embedding else 0)
+    yield BillLine(
+        term=Term.OVERHEAD,
+        device=HOST,
+        bytes=4 * resolved.n_seq_max * width,
+        formula="output-buffer",
+        basis=LineBasis.EXACT,
+        note="logits that the caller reads, one row a slot",
+    )
+    for device in resolved.devices:
+        if backend_of(device) in CUDA_LIKE and device.context_bytes.value:
+            yield BillLine(
+                term=Term.OVERHEAD,
+                device=device.id,
+                bytes=round(device.context_bytes.value),
+                formula="driver-context",
+                basis=LineBasis.CATALOGUE,
+                note=device.context_bytes.note or "what the driver takes before the first tensor",
+            )
+
+
+def _growth(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    caches: tuple[CacheLayer, ...],
+    family: Family | None,
+) -> Iterator[BillLine]:
+    if settings.tool != "llama-server":
+        return
+    limit = DEFAULT_CACHE_RAM_MIB if settings.cache_ram_mib is None else settings.cache_ram_mib
+    if limit > 0:
+        yield BillLine(
+            term=Term.OVERHEAD,
+            device=HOST,
+            bytes=limit * MIB,
+            formula="prompt-cache",
+            basis=LineBasis.UPPER_BOUND,
+            note="prompts kept in host memory (--cache-ram), filled only under use",
+        )
+    count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
+    slot = _window_of_a_slot(window_length(spec, family), resolved, caches) if family else 0
+    if count > 0 and slot and not settings.swa_full:
+        yield BillLine(
+            term=Term.OVERHEAD,
+            device=HOST,
+            bytes=count * resolved.n_seq_max * slot,
+            formula="context-checkpoints",
+            basis=LineBasis.UPPER_BOUND,
+            note=f"up to {count} copies of its part of the window cache for each slot (--ctx-checkpoints)",
+        )
+
+
+def _window_of_a_slot(length: int, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> int:
+    """What one sequence can hold in the window caches: its window and a micro-batch."""
+    cells = length + resolved.n_ubatch
+    rows = (cache.k_bytes + cache.v_bytes for cache in caches if cache.window)
+    lengths = {cache.cells * resolved.n_stream for cache in caches if cache.window}
+    return sum(rows) * min(cells, *lengths) // max(lengths) if lengths else 0

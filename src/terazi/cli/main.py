@@ -1,0 +1,89 @@
+"""The command line: parses, picks the command's module, turns errors into one sentence, a hint and an exit code."""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Final, NoReturn
+
+from terazi import __version__
+from terazi.errors import TeraziError, UsageError
+
+#: Command → (module, one line of help). A module has ``add_arguments(parser)`` and ``run(args) -> int``.
+COMMANDS: Final = {
+    "weigh": ("terazi.cli.weigh", "say what a model, or a ready command line, would hold where"),
+    "up": ("terazi.cli.up", "plan, launch and serve at one address"),
+    "chat": ("terazi.cli.chat", "talk to a served model"),
+    "ps": ("terazi.cli.ps", "what is running, and what it holds"),
+    "stop": ("terazi.cli.stop", "stop the service, or one model"),
+    "logs": ("terazi.cli.logs", "what an engine printed"),
+}
+
+_EPILOG: Final = """\
+examples:
+  terazi up                                    serve the small demo model at http://127.0.0.1:8484
+  terazi weigh model.gguf --context 32768      what it would hold on this machine
+  terazi weigh model.gguf --on "2x RTX 3090 nvlink + 64GiB ddr4"
+  terazi weigh -- llama-server -m model.gguf -c 16384 -np 4 -ctk q8_0
+
+exit codes: 0 done, 1 failed, 2 usage, 3 refused (would not fit), 4 engine failed
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in this program's own way: one sentence, a hint, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"see: {self.prog} --help")
+
+
+def build_parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser; only the *command* that was typed has its options loaded, which keeps start-up short."""
+    parser = _Parser(
+        prog="terazi",
+        description="Weigh a language model against a machine, run it, and keep the promise.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"terazi {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, line) in COMMANDS.items():
+        sub = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.", allow_abbrev=False)
+        if name == command:
+            _module(module).add_arguments(sub)
+    return parser
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = next((a for a in arguments if not a.startswith("-")), None)
+    # what follows `--` is another program's command line and not ours to parse
+    tail: list[str] | None = None
+    if "--" in arguments:
+        cut = arguments.index("--")
+        arguments, tail = arguments[:cut], arguments[cut + 1 :]
+    try:
+        args = build_parser(command).parse_args(arguments)
+        args.tail = tail
+        code: int = _module(COMMANDS[args.command][0]).run(args)
+    except TeraziError as error:
+        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # the reader went away (`terazi … | head`): nothing to say, and nobody to say it to
+        sys.stdout = None
+        return 141
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Options that several commands share: the workload and the pinned engine settings."""
+
+import argparse
+
+from terazi.errors import UsageError
+from terazi.memory.workload import Workload
+
+
+def add_workload(parser: argparse.ArgumentParser) -> None:
+    """``--context --users --prompt --output``."""
+    group = parser.add_argument_group("workload")
+    group.add_argument("--context", type=_positive, metavar="N", help="tokens that one sequence may grow to")
+    group.add_argument("--users", type=_positive, metavar="N", help="streams at once (default 1)")
+    group.add_argument("--prompt", type=_positive, default=512, metavar="N", help="tokens of a typical prompt")
+    group.add_argument("--output", type=_positive, default=128, metavar="N", help="tokens of a typical answer")
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Engine settings that may be pinned; what isn't given is chosen and said."""
+    group = parser.add_argument_group("engine settings (chosen when not given)")
+    group.add_argument("--engine", choices=["llama.cpp"], help="which engine")
+    group.add_argument("--kv-type", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0 …")
+    group.add_argument("--gpu-layers", type=_natural, metavar="N", help="layers to put on accelerators")
+    group.add_argument("--tensor-split", metavar="A,B,…", help="shares of the accelerators")
+    group.add_argument("--split-mode", choices=["none", "layer"], help="how to use several accelerators")
+    group.add_argument("--batch", type=_positive, metavar="N", help="tokens of one logical batch")
+    group.add_argument("--micro-batch", type=_positive, metavar="N", help="tokens computed at once")
+    group.add_argument("--flash-attention", choices=["on", "off", "auto"], help="the fused attention kernel")
+    group.add_argument("--swa-full", action="store_true", default=None, help="full-length sliding-window cache")
+    group.add_argument("--no-kv-offload", action="store_true", default=None, help="keep the KV cache in RAM")
+    group.add_argument("--cache-ram", type=int, metavar="MIB", help="host memory for reusable prompts")
+
+
+def workload(args: argparse.Namespace) -> Workload:
+    """The workload that was typed."""
+    return Workload(context=args.context, users=args.users or 1, prompt=args.prompt, output=args.output)
+
+
+def pins(args: argparse.Namespace) -> dict[str, object]:
+    """The engine settings that were typed, under their names in ``LlamaCppSettings``."""
+    given: dict[str, object] = {}
+    if args.kv_type is not None:
+        given["type_k"] = given["type_v"] = args.kv_type
+    if args.tensor_split is not None:
+        given["tensor_split"] = _shares(args.tensor_split)
+    if args.no_kv_offload:
+        given["kv_offload"] = False
+    for option, setting in (
+        ("gpu_layers", "n_gpu_layers"),
+        ("split_mode", "split_mode"),
+        ("batch", "n_batch"),
+        ("micro_batch", "n_ubatch"),
+        ("flash_attention", "flash_attn"),
+        ("swa_full", "swa_full"),
+        ("cache_ram", "cache_ram_mib"),
+    ):
+        value = getattr(args, option)
+        if value is not None:
+            given[setting] = value
+    return given
+
+
+def _shares(text: str) -> tuple[float, ...]:
+    try:
+        shares = tuple(float(part) for part in text.replace("/", ",").split(","))
+    except ValueError:
+        shares = ()
+    if not shares or any(share < 0 for share in shares) or sum(shares) <= 0:
+        raise UsageError(
+            f"--tensor-split {text!r} is not a list of shares",
+            hint="give one number per accelerator, e.g. --tensor-split 2,1",
+        )
+    return shares
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _natural(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return value

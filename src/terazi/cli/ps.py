@@ -1,0 +1,44 @@
+"""``terazi ps``: what is running, and what it holds, planned against measured."""
+
+import argparse
+import asyncio
+import json
+from typing import Any
+
+from terazi.service.beacon import find
+from terazi.service.client import ServiceClient
+from terazi.service.paths import state_dir
+from terazi.units import format_bytes, format_seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """``terazi ps [--json]``."""
+    parser.add_argument("--json", action="store_true", help="one document, schema terazi.ps/1")
+    parser.add_argument("--port", type=int, help="which service, if several run")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the snapshot."""
+    snapshot = asyncio.run(_snapshot(args.port))
+    print(json.dumps(snapshot) if args.json else render(snapshot))
+    return 0
+
+
+async def _snapshot(port: int | None) -> dict[str, Any]:
+    async with ServiceClient(find(state_dir() / "services", port=port)) as client:
+        return await client.snapshot()
+
+
+def render(snapshot: dict[str, Any]) -> str:
+    """A line a model, and below it its devices."""
+    lines = [f"{snapshot['url']}  pid {snapshot['pid']}, up {format_seconds(snapshot['uptime_s'])}"]
+    for model in snapshot["models"]:
+        lines.append(
+            f"{model['id']}  {model['state']}  {model['engine']} pid {model['pid'] or '-'}, "
+            f"{model['in_flight']} in flight, {model['restarts']} restarts, plan {model['plan_id']}"
+        )
+        for device in model["devices"]:
+            measured = device["measured_bytes"]
+            found = "not measured yet" if measured is None else f"engine says {format_bytes(measured)}"
+            lines.append(f"  {device['id']:<8} planned {format_bytes(device['planned_bytes']):>12}, {found}")
+    return "\n".join(lines)

@@ -1,0 +1,195 @@
+"""A weighing for people: what it is, where it goes (a picture to scale), what it costs, and why.
+
+Pure text in, text out. Each kind of byte has a glyph of its own, so that the picture reads without colour.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from terazi.memory.bill import HOST, Bill, BillLine
+from terazi.performance.forecast import Forecast, Interval
+from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
+from terazi.service.weighing import Weighing
+from terazi.units import format_bytes, format_seconds
+
+BAR_WIDTH = 44
+#: (glyph, name, attribute of DeviceShare), in the order of the bar.
+TERMS = (
+    ("█", "weights", "weights_bytes"),
+    ("▓", "KV cache", "kv_bytes"),
+    ("▒", "state", "state_bytes"),
+    ("░", "compute", "compute_bytes"),
+    ("#", "overhead", "overhead_bytes"),
+)
+FREE, OVER = "·", "!"
+
+_VERDICTS = {
+    Verdict.FITS: "fits",
+    Verdict.FITS_OFFLOADED: "fits, with a part in RAM",
+    Verdict.REFUSED: "REFUSED: it would not fit",
+}
+
+
+def render_weighing(weighing: Weighing) -> str:
+    """The whole page."""
+    outcome = weighing.outcome
+    parts = [_headline(weighing), render_map(outcome), render_bill(outcome.bill)]
+    if weighing.forecast is not None:
+        parts.append(render_forecast(weighing.forecast))
+    if isinstance(outcome, Refusal):
+        parts.append(_refusal(outcome))
+    else:
+        parts.append(_bullets("why so", outcome.reasons))
+    parts.append(_verdict(outcome))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _headline(weighing: Weighing) -> str:
+    spec, machine, workload = weighing.spec, weighing.machine, weighing.workload
+    size = f"{_count(spec.parameter_count)} parameters, {spec.quantisation}, {spec.block_count} layers"
+    context = f"context {workload.context}" if workload.context else "context chosen below"
+    lengths = f"prompts of {workload.prompt} and answers of {workload.output} tokens"
+    lines = [
+        f"{_title(weighing)}: {spec.architecture}, {size}, file {format_bytes(spec.file_bytes)}",
+        f"on {machine.name}: {_host(weighing)}",
+        f"for {workload.users} user{'s' * (workload.users > 1)}, {context}, {lengths}",
+    ]
+    return "\n".join(lines)
+
+
+def _title(weighing: Weighing) -> str:
+    """The file's name: a header's own idea of its name is often a training run's."""
+    files = weighing.spec.files
+    return files[0].path.rpartition("/")[2] if files else weighing.spec.name
+
+
+def _host(weighing: Weighing) -> str:
+    host = weighing.machine.host
+    parts = [f"{host.cores} core{'s' * (host.cores > 1)}", f"{format_bytes(host.ram_total_bytes)} RAM"]
+    parts.append(f"{format_bytes(host.usable_ram_bytes)} of it usable now")
+    return ", ".join(parts)
+
+
+def render_map(outcome: Plan | Refusal) -> str:
+    """The device map: one bar a device, all to one scale, with its layers and its headroom."""
+    shares = outcome.closest if isinstance(outcome, Refusal) else outcome.devices
+    scale = max((max(s.capacity_bytes, s.total_bytes) for s in shares), default=1) or 1
+    width = max((len(s.id) for s in shares), default=0)
+    lines = ["device map"]
+    for share in shares:
+        lines.append(f"  {share.id:<{width}} |{_bar(share, scale):<{BAR_WIDTH}}| {_caption(share)}")
+        lines.append(f"  {'':<{width}}  {share.name}, {_layers(share)}")
+    used = [f"{glyph} {name}" for glyph, name, field in TERMS if any(getattr(s, field) for s in shares)]
+    if any(s.total_bytes > s.capacity_bytes for s in shares):
+        used.append(f"{OVER} missing")
+    lines.append(f"  {'  '.join([*used, f'{FREE} free'])}")
+    return "\n".join(lines)
+
+
+def _bar(share: DeviceShare, scale: int) -> str:
+    """Cells by largest remainder of the running sum, so that the bar's length is right to half a cell."""
+    cells, done = "", 0.0
+    for glyph, _, field in TERMS:
+        done += getattr(share, field) / scale * BAR_WIDTH
+        cells += glyph * (round(done) - len(cells))
+    room = round(share.capacity_bytes / scale * BAR_WIDTH)
+    if len(cells) > room:
+        return cells[:room] + OVER * (len(cells) - room)
+    return cells + FREE * (room - len(cells))
+
+
+def _caption(share: DeviceShare) -> str:
+    spare = share.headroom_bytes
+    tail = f"{format_bytes(spare)} free" if spare >= 0 else f"{format_bytes(-spare)} MISSING"
+    return f"{format_bytes(share.total_bytes)} of {format_bytes(share.capacity_bytes)} usable, {tail}"
+
+
+def _layers(share: DeviceShare) -> str:
+    if share.layers is None:
+        return "no layer"
+    first, last = share.layers
+    return f"layer {first}" if first == last else f"layers {first}–{last}"
+
+
+def render_bill(bill: Bill) -> str:
+    """The lines, their formula and basis, and what may come on top later."""
+    lines = [f"bill ({bill.engine} {bill.build})"]
+    lines += _rows(bill.lines)
+    lines.append(f"  {'total':<39} {format_bytes(bill.total_bytes):>12}")
+    if bill.growth:
+        lines.append("  may grow later, at most:")
+        lines += _rows(bill.growth)
+    if not bill.exact:
+        lines.append("  NOT EXACT, an upper bound: " + "; ".join(bill.reasons))
+    return "\n".join(lines)
+
+
+def _rows(lines: Iterable[BillLine]) -> list[str]:
+    return [
+        f"  {line.device:<8} {line.term.value:<9} {line.formula:<20} {format_bytes(line.bytes):>12}  "
+        f"{line.basis.value}{'; ' + line.note if line.note else ''}"
+        for line in lines
+        if line.bytes
+    ]
+
+
+def render_forecast(forecast: Forecast) -> str:
+    """Every figure as low … mid … high, and what it rests on."""
+    rows = [
+        ("one stream", forecast.decode_tok_s, "tok/s"),
+        ("all streams", forecast.throughput_tok_s, "tok/s"),
+        ("prompt", forecast.prefill_tok_s, "tok/s"),
+    ]
+    lines = ["forecast (80 % of measurements should lie between the outer figures)"]
+    lines += [f"  {name:<20} {_interval(value, unit)}" for name, value, unit in rows]
+    lines.append(f"  {'first token after':<20} {_seconds(forecast.ttft_s)}")
+    lines.append(f"  {'between tokens':<20} {_seconds(forecast.itl_s)}")
+    if forecast.power_w is not None:
+        lines.append(f"  {'power':<20} {_interval(forecast.power_w, 'W')}")
+    if forecast.kwh_per_mtok is not None:
+        lines.append(f"  {'energy':<20} {_interval(forecast.kwh_per_mtok, 'kWh per million tokens')}")
+    if forecast.cost_per_mtok is not None:
+        lines.append(f"  {'cost':<20} {_interval(forecast.cost_per_mtok, 'per million tokens')}")
+    lines += [f"  rests on: {text}" for text in forecast.basis]
+    return "\n".join(lines)
+
+
+def _interval(value: Interval, unit: str) -> str:
+    return f"{value.low:.3g} … {value.mid:.3g} … {value.high:.3g} {unit}"
+
+
+def _seconds(value: Interval) -> str:
+    return " … ".join(format_seconds(v) for v in (value.low, value.mid, value.high))
+
+
+def _refusal(refusal: Refusal) -> str:
+    lines = [f"refused: {refusal.reason}"]
+    lines += [
+        f"  {s.device}: needs {format_bytes(s.needed_bytes)}, may use {format_bytes(s.capacity_bytes)}, "
+        f"{format_bytes(s.missing_bytes)} missing"
+        for s in refusal.shortfall
+    ]
+    if refusal.alternatives:
+        lines.append("what fits instead:")
+        lines += [
+            f"  {a.change}: {format_bytes(a.total_bytes)} in all, gives up {a.gives_up}"
+            for a in refusal.alternatives
+        ]
+    return "\n".join(lines)
+
+
+def _bullets(title: str, texts: Sequence[str]) -> str:
+    return "\n".join([title, *(f"  - {text}" for text in texts)]) if texts else ""
+
+
+def _verdict(outcome: Plan | Refusal) -> str:
+    if isinstance(outcome, Refusal):
+        return f"verdict: {_VERDICTS[Verdict.REFUSED]}"
+    devices = " + ".join(s.id for s in outcome.devices if s.total_bytes) or HOST
+    return f"verdict: {_VERDICTS[outcome.verdict]} ({devices}; plan {outcome.id})"
+
+
+def _count(n: int) -> str:
+    for size, suffix in ((10**12, "T"), (10**9, "B"), (10**6, "M")):
+        if n >= size:
+            return f"{n / size:.1f} {suffix}"
+    return str(n)

@@ -1,0 +1,102 @@
+"""``terazi weigh``: the bill, the device map, the forecast and the verdict."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from terazi.cli import options
+from terazi.errors import TeraziError, UsageError
+from terazi.placement.plan import Refusal
+from terazi.service.weighing import Weighing, find_machine, split_command_line, weigh_command, weigh_model
+
+_COMMAND_LINE_LIMIT = 64 * 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """``terazi weigh MODEL``, ``terazi weigh -- COMMAND``, ``terazi weigh --commands FILE``."""
+    parser.add_argument("model", nargs="?", metavar="MODEL", help="a .gguf file, or: demo")
+    parser.add_argument("--on", metavar="MACHINE", help='this (default), machine.json, or "2x RTX 3090 + 64GiB"')
+    parser.add_argument("--json", action="store_true", help="one document, schema terazi.weighing/1")
+    parser.add_argument(
+        "--commands", metavar="FILE", help="one engine command a line in (- is stdin), one JSON document a line out"
+    )
+    options.add_workload(parser)
+    options.add_settings(parser)
+    parser.usage = "terazi weigh [options] MODEL | terazi weigh [options] -- llama-server -m MODEL …"
+
+
+def run(args: argparse.Namespace) -> int:
+    """Exit code 0 if it fits, 3 if it is refused."""
+    if (args.model is not None) + (args.tail is not None) + (args.commands is not None) != 1:
+        raise UsageError(
+            "give one thing to weigh: a MODEL, a command after --, or --commands FILE",
+            hint="e.g. terazi weigh demo, or: terazi weigh -- llama-server -m model.gguf -c 8192",
+        )
+    if args.commands is not None:
+        return _weigh_file(args)
+    if args.tail is not None:
+        _refuse_pins(args)
+        weighing = weigh_command(args.tail, find_machine(args.on), prompt=args.prompt, output=args.output)
+    else:
+        weighing = weigh_model(args.model, find_machine(args.on), options.workload(args), options.pins(args))
+    if args.json:
+        from terazi.service.document import document_text
+
+        print(document_text(weighing))
+    else:
+        from terazi.cli.render import render_weighing
+
+        print(render_weighing(weighing))
+    for note in weighing.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return _code(weighing)
+
+
+def _weigh_file(args: argparse.Namespace) -> int:
+    """Every line gets its document, a faulty one an error document; the exit code is 1 if there was any."""
+    from terazi.service.document import document_text, error_text
+
+    _refuse_pins(args)
+    machine = find_machine(args.on)
+    failed = False
+    for line in _lines(args.commands):
+        try:
+            words = split_command_line(line)
+            if not words:
+                continue
+            text = document_text(weigh_command(words, machine, prompt=args.prompt, output=args.output))
+        except TeraziError as error:
+            failed = True
+            text = error_text(line, error)
+        print(text, flush=True)
+    return 1 if failed else 0
+
+
+def _lines(path: str) -> Iterator[str]:
+    """The lines of a command file, each within a limit.
+
+    Raises:
+        UsageError: the file can't be read, is no text, or has an absurd line.
+    """
+    hint = "a command file is plain text, one command a line; - is standard input"
+    try:
+        with open(0 if path == "-" else path, encoding="utf-8", closefd=path != "-") as source:
+            while line := source.readline(_COMMAND_LINE_LIMIT):
+                if len(line) == _COMMAND_LINE_LIMIT:
+                    raise UsageError(f"{path} has a line of over {_COMMAND_LINE_LIMIT} characters", hint=hint)
+                yield line
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can't be read as commands: {error}", hint=hint) from error
+
+
+def _refuse_pins(args: argparse.Namespace) -> None:
+    pinned = sorted(options.pins(args))
+    if pinned or args.context is not None or args.users is not None:
+        raise UsageError(
+            "a command line says its own settings, so --context, --users and engine settings don't go with it",
+            hint="put them into the command, after --",
+        )
+
+
+def _code(weighing: Weighing) -> int:
+    return 3 if isinstance(weighing.outcome, Refusal) else 0

@@ -1,0 +1,243 @@
+"""Reads a llama.cpp command line as the engine's own parser does: argv → settings.
+
+Source: ``common/arg.cpp:common_params_parse_ex``, b11434. Long flags may be spelt with underscores;
+``--flag=value`` is not accepted by the engine, and neither here. A flag that the tool doesn't have is named.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from terazi.engines.llama_cpp.flags import flag_values
+from terazi.engines.llama_cpp.setters import FALSEY, SWITCH_SETTERS, TRUTHY, VALUE_SETTERS, Setter, read_int
+from terazi.errors import UsageError
+from terazi.memory.llama_cpp.cache_types import is_quantised_cache
+from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+
+TOOLS = ("llama-server", "llama-cli", "llama-fit-params")
+#: ``llama COMMAND`` → the tool that it starts.
+_SUBCOMMANDS = {
+    "serve": "llama-server",
+    "server": "llama-server",
+    "cli": "llama-cli",
+    "fit-params": "llama-fit-params",
+}
+
+#: Canonical flag → its other spellings, and its environment variable.
+_MOVERS = {
+    "--model": ("-m", "LLAMA_ARG_MODEL"),
+    "--hf-repo": ("-hf -hfr", "LLAMA_ARG_HF_REPO"),
+    "--hf-file": ("-hff", "LLAMA_ARG_HF_FILE"),
+    "--ctx-size": ("-c", "LLAMA_ARG_CTX_SIZE"),
+    "--parallel": ("-np", "LLAMA_ARG_N_PARALLEL"),
+    "--batch-size": ("-b", "LLAMA_ARG_BATCH"),
+    "--ubatch-size": ("-ub", "LLAMA_ARG_UBATCH"),
+    "--flash-attn": ("-fa", "LLAMA_ARG_FLASH_ATTN"),
+    "--cache-type-k": ("-ctk", "LLAMA_ARG_CACHE_TYPE_K"),
+    "--cache-type-v": ("-ctv", "LLAMA_ARG_CACHE_TYPE_V"),
+    "--gpu-layers": ("-ngl --n-gpu-layers", "LLAMA_ARG_N_GPU_LAYERS"),
+    "--split-mode": ("-sm", "LLAMA_ARG_SPLIT_MODE"),
+    "--tensor-split": ("-ts", "LLAMA_ARG_TENSOR_SPLIT"),
+    "--main-gpu": ("-mg", "LLAMA_ARG_MAIN_GPU"),
+    "--device": ("-dev", "LLAMA_ARG_DEVICE"),
+    "--rpc": ("", "LLAMA_ARG_RPC"),
+    "--load-mode": ("-lm", "LLAMA_ARG_LOAD_MODE"),
+    "--override-tensor": ("-ot", "LLAMA_ARG_OVERRIDE_TENSOR"),
+    "--n-cpu-moe": ("-ncmoe", "LLAMA_ARG_N_CPU_MOE"),
+    "--n-cpu-ffn": ("-ncffn", "LLAMA_ARG_N_CPU_FFN"),
+    "--cache-ram": ("-cram", "LLAMA_ARG_CACHE_RAM"),
+    "--ctx-checkpoints": ("-ctxcp --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
+    "--fit": ("-fit", "LLAMA_ARG_FIT"),
+    "--kv-unified": ("-kvu", "LLAMA_ARG_KV_UNIFIED"),
+    "--swa-full": ("", "LLAMA_ARG_SWA_FULL"),
+    "--kv-offload": ("-kvo", "LLAMA_ARG_KV_OFFLOAD"),
+    "--repack": ("", "LLAMA_ARG_REPACK"),
+    "--op-offload": ("", ""),
+    "--no-host": ("", "LLAMA_ARG_NO_HOST"),
+    "--cpu-moe": ("-cmoe", "LLAMA_ARG_CPU_MOE"),
+    # reranking switches the embedding output on too
+    "--embedding": ("--embeddings --rerank --reranking", "LLAMA_ARG_EMBEDDINGS"),
+}
+_ALIASES = {alias: flag for flag, (aliases, _) in _MOVERS.items() for alias in aliases.split()}
+#: Negative spellings → canonical switch.
+_NEGATIVE = {
+    **dict.fromkeys(("-no-kvu", "--no-kv-unified"), "--kv-unified"),
+    **dict.fromkeys(("-nkvo", "--no-kv-offload"), "--kv-offload"),
+    **dict.fromkeys(("-nr", "--no-repack"), "--repack"),
+    "--no-op-offload": "--op-offload",
+}
+#: Spellings of other builds that this one refuses → (flag, value) that mean the same here.
+_FORMER = {
+    "--no-mmap": ("--load-mode", "none"),
+    "--mmap": ("--load-mode", "mmap"),
+    "--mlock": ("--load-mode", "mmap+mlock"),
+}
+#: Flags where a suffix such as ``4k`` would be dropped in silence.
+_WHOLE_NUMBERS = frozenset(
+    {"--ctx-size", "--parallel", "--batch-size", "--ubatch-size", "--gpu-layers", "--main-gpu", "--n-cpu-moe"}
+)
+#: Flags whose memory isn't in the bill → what it is.
+_NOT_WEIGHED = {
+    **dict.fromkeys(("-mm", "--mmproj", "-mmu", "--mmproj-url"), "the multimodal projector"),
+    **dict.fromkeys(("-md", "--model-draft", "--spec-draft-model"), "the draft model, its cache and its outputs"),
+    **dict.fromkeys(("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"), "the draft model and its cache"),
+    **dict.fromkeys(("--spec-type", "--spec-default"), "the extra outputs of speculative decoding"),
+    **dict.fromkeys(("--lora", "--lora-scaled"), "the LoRA adapters"),
+    **dict.fromkeys(("--control-vector", "--control-vector-scaled"), "the control vectors"),
+    **dict.fromkeys(("-bs", "--backend-sampling"), "the buffers of sampling on the device"),
+    "--override-kv": "what an overridden hyperparameter changes",
+    "--pooling": "the outputs of a pooling layer",
+    "--kv-unified-per-slot": "the context that it sets when -c is not given",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """A command line, read.
+
+    Args:
+        tool: one of ``TOOLS``.
+        model_path: ``-m``; None if the model is named otherwise.
+        hf_repo, hf_file: ``-hf`` (``org/repo[:quant]``) and ``-hff``.
+        settings: all that moves memory.
+        endpoints: ``--rpc`` servers; the engine calls them ``RPC0``, ``RPC1``, … in this order.
+        unknown_flags: what this tool of this build doesn't have, as spelt. The engine would refuse to start.
+        notes: what a reader of the bill should know about this command line.
+    """
+
+    tool: str
+    model_path: str | None = None
+    hf_repo: str | None = None
+    hf_file: str | None = None
+    settings: LlamaCppSettings = field(default_factory=LlamaCppSettings)
+    endpoints: tuple[str, ...] = ()
+    unknown_flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def parse_command(argv: Sequence[str], environment: Mapping[str, str] | None = None) -> Command:
+    """Read *argv* (program first) as llama.cpp would.
+
+    Args:
+        argv: the command line.
+        environment: variables of which the ``LLAMA_ARG_…`` ones count, below the flags.
+
+    Raises:
+        UsageError: for a program that isn't known here, a missing value, or a value that the engine refuses.
+    """
+    tool, arguments = _tool(argv)
+    reader = _Reader(tool)
+    reader.read_environment(environment or {})
+    reader.read_arguments(arguments)
+    return reader.command()
+
+
+def _tool(argv: Sequence[str]) -> tuple[str, list[str]]:
+    if not argv:
+        raise UsageError("The command line is empty.", hint=f"Give one of {', '.join(TOOLS)} with its flags.")
+    name = argv[0].replace("\\", "/").rsplit("/", 1)[-1].removesuffix(".exe")
+    if name == "llama" and len(argv) > 1 and argv[1] in _SUBCOMMANDS:
+        return _SUBCOMMANDS[argv[1]], list(argv[2:])
+    if name not in TOOLS:
+        raise UsageError(
+            f"{argv[0]!r} is not a llama.cpp tool that can be weighed.", hint=f"Use one of {', '.join(TOOLS)}."
+        )
+    return name, list(argv[1:])
+
+
+class _Reader:
+    """The state of one reading."""
+
+    def __init__(self, tool: str) -> None:
+        self._values = flag_values(tool)
+        self._tool = tool
+        self._settings = LlamaCppSettings(tool=tool)
+        self._names: dict[str, str] = {}
+        self._unknown: list[str] = []
+        self._notes: list[str] = []
+
+    def read_environment(self, environment: Mapping[str, str]) -> None:
+        for flag, (_, variable) in _MOVERS.items():
+            if flag not in self._values or not variable:
+                continue
+            value = environment.get(variable)
+            if flag in _NEGATIVE.values() and variable.replace("_ARG_", "_ARG_NO_") in environment:
+                value = "off"
+            if value is None or (flag in SWITCH_SETTERS and value not in TRUTHY | FALSEY):
+                continue
+            if value in FALSEY and flag in SWITCH_SETTERS and flag not in _NEGATIVE.values():
+                continue  # a plain switch can't be switched off
+            self._set(flag, value, spelt=variable)
+
+    def read_arguments(self, arguments: list[str]) -> None:
+        index = 0
+        while index < len(arguments):
+            spelt = arguments[index]
+            index += 1
+            flag = spelt.replace("_", "-") if spelt.startswith("--") else spelt
+            count = self._values.get(flag)
+            if count is None:
+                if flag in _FORMER:
+                    former, value = _FORMER[flag]
+                    self._note(f"{BUILD} refuses {spelt}; it is weighed as {former} {value}.")
+                    self._set(former, value, spelt=spelt)
+                else:
+                    self._unknown.append(spelt)
+                    # its value, if it has one, is not a flag of its own
+                    while index < len(arguments) and not arguments[index].startswith("-"):
+                        index += 1
+                continue
+            values = arguments[index : index + count]
+            index += count
+            if len(values) < count:
+                raise UsageError(f"{spelt} is the last word but takes a value.", hint=f"Give {spelt} its value.")
+            self._apply(flag, spelt, values)
+
+    def command(self) -> Command:
+        settings = self._settings
+        if settings.flash_attn == "off" and is_quantised_cache(settings.type_v):
+            raise UsageError(
+                f"A quantised V cache ({settings.type_v}) needs flash attention.",
+                hint="Drop -fa off, or use -ctv f16.",
+            )
+        if settings.split_mode in {"row", "tensor"}:
+            self._note(
+                f"-sm {settings.split_mode} is weighed like -sm layer; the engine cuts single tensors instead."
+            )
+        return Command(
+            tool=self._tool,
+            model_path=self._names.get("--model"),
+            hf_repo=self._names.get("--hf-repo"),
+            hf_file=self._names.get("--hf-file"),
+            settings=settings,
+            endpoints=settings.rpc,
+            unknown_flags=tuple(self._unknown),
+            notes=tuple(self._notes),
+        )
+
+    def _apply(self, flag: str, spelt: str, values: list[str]) -> None:
+        if flag in _NOT_WEIGHED:
+            self._note(f"Not in the bill: {_NOT_WEIGHED[flag]} ({' '.join([spelt, *values])}).")
+        canonical = _NEGATIVE.get(flag) or _ALIASES.get(flag, flag)
+        value = values[0] if values else ("off" if flag in _NEGATIVE else "on")
+        if canonical in _MOVERS:
+            self._set(canonical, value, spelt=spelt)
+
+    def _set(self, flag: str, value: str, *, spelt: str) -> None:
+        setter: Setter | None = VALUE_SETTERS.get(flag) or SWITCH_SETTERS.get(flag)
+        if setter is None:
+            self._names[flag] = value
+            return
+        try:
+            self._settings = setter(self._settings, value)
+        except ValueError as error:
+            raise UsageError(
+                f"{spelt} {value!r} is not a value that llama.cpp takes.", hint=f"About {spelt}: {error}."
+            ) from None
+        if flag in _WHOLE_NUMBERS and value.strip()[:1].isdigit():
+            number = read_int(value)
+            if str(number) != value.strip().lstrip("+"):
+                self._note(f"llama.cpp reads {spelt} {value} as {number}.")
+
+    def _note(self, note: str) -> None:
+        if note not in self._notes:
+            self._notes.append(note)

@@ -1,0 +1,234 @@
+"""What each memory-moving flag of build b11434 does to the settings, and how its value is read.
+
+Source: the handlers in ``common/arg.cpp``. A setter takes the settings and the value and returns new settings;
+a bad value is a ``ValueError`` with a sentence that says what is allowed.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeAlias
+
+from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
+from terazi.memory.llama_cpp.layers import ALL_LAYERS
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+
+Setter: TypeAlias = Callable[[LlamaCppSettings, str], LlamaCppSettings]
+
+TRUTHY = frozenset({"on", "enabled", "true", "1"})
+FALSEY = frozenset({"off", "disabled", "false", "0"})
+#: ``LLM_FFN_DENSE_REGEX`` of ``common/common.h``, for one block.
+_DENSE_OF = r"blk\.{}\.ffn_(up|down|gate)\."
+
+
+def read_int(value: str) -> int:
+    """Read a number as ``std::stoi`` does: leading digits count, what follows them is dropped."""
+    text = value.lstrip()
+    end = 1 if text[:1] in {"+", "-"} else 0
+    while end < len(text) and text[end] in "0123456789":
+        end += 1
+    digits = text[:end]
+    if not digits.strip("+-"):
+        raise ValueError("it takes a whole number")
+    number = int(digits)
+    if not -(2**31) <= number < 2**31:
+        raise ValueError("it takes a number of 32 bits")
+    return number
+
+
+def read_switch(value: str) -> bool:
+    """Read a boolean as ``parse_bool_value`` does."""
+    if value in TRUTHY:
+        return True
+    if value in FALSEY:
+        return False
+    raise ValueError("it takes on or off")
+
+
+def _n_ctx(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    number = read_int(value)
+    if number < 0:
+        raise ValueError("it takes a number of tokens, or 0 for the model's own context")
+    return replace(settings, n_ctx=number)
+
+
+def _n_parallel(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    number = read_int(value)
+    if number == 0:
+        raise ValueError("it takes at least one slot, or -1 for the tool's default")
+    return replace(settings, n_parallel=None if number < 0 else number)
+
+
+def _n_batch(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, n_batch=_positive(value))
+
+
+def _n_ubatch(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, n_ubatch=0 if read_int(value) == 0 else _positive(value))
+
+
+def _positive(value: str) -> int:
+    number = read_int(value)
+    if number < 1:
+        raise ValueError("it takes a number of tokens from 1")
+    return number
+
+
+def _flash_attn(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    if value in {"auto", "-1"}:
+        return replace(settings, flash_attn="auto")
+    try:
+        return replace(settings, flash_attn="on" if read_switch(value) else "off")
+    except ValueError:
+        raise ValueError("it takes on, off or auto") from None
+
+
+def _cache_type(value: str) -> str:
+    if value not in CACHE_TYPES:
+        raise ValueError(f"it takes one of {', '.join(CACHE_TYPES)}")
+    return value
+
+
+def _type_k(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, type_k=_cache_type(value))
+
+
+def _type_v(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, type_v=_cache_type(value))
+
+
+def _gpu_layers(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    if value == "auto":
+        return replace(settings, n_gpu_layers=None)
+    if value == "all":
+        return replace(settings, n_gpu_layers=ALL_LAYERS)
+    try:
+        number = read_int(value)
+    except ValueError:
+        raise ValueError("it takes a number of layers, auto or all") from None
+    return replace(settings, n_gpu_layers=None if number < 0 else number)
+
+
+def _split_mode(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    if value not in {"none", "layer", "row", "tensor"}:
+        raise ValueError("it takes none, layer, row or tensor")
+    return replace(settings, split_mode=value)
+
+
+def _tensor_split(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    try:
+        shares = tuple(float(part) for part in value.replace("/", ",").split(",") if part)
+    except ValueError:
+        shares = ()
+    if not shares or any(share < 0 or not math.isfinite(share) for share in shares):
+        raise ValueError("it takes shares like 3,1 or 3/1")
+    return replace(settings, tensor_split=shares)
+
+
+def _main_gpu(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, main_gpu=read_int(value))
+
+
+def _names(value: str) -> tuple[str, ...]:
+    names = tuple(name for name in value.split(",") if name)
+    if not names:
+        raise ValueError("it takes a list of names, separated by commas")
+    return names
+
+
+def _devices(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, devices=_names(value))
+
+
+def _rpc(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    # each --rpc adds its servers to those before
+    return replace(settings, rpc=settings.rpc + _names(value))
+
+
+def _load_mode(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    modes = {
+        "auto": (True, False),
+        "none": (False, False),
+        "mmap": (True, False),
+        "mlock": (False, True),
+        "mmap+mlock": (True, True),
+        "dio": (False, False),
+    }
+    if value not in modes:
+        raise ValueError(f"it takes one of {', '.join(modes)}")
+    mmap, mlock = modes[value]
+    return replace(settings, mmap=mmap, mlock=mlock)
+
+
+def _override_tensor(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    pairs = []
+    for part in value.split(","):
+        pattern, equals, buffer_type = part.partition("=")
+        if not equals or not buffer_type:
+            raise ValueError("it takes pairs of a tensor pattern and a buffer type, like exps=CPU")
+        pairs.append((pattern, buffer_type))
+    return replace(settings, override_tensor=(*settings.override_tensor, *pairs))
+
+
+def _n_cpu_moe(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    number = read_int(value)
+    if number < 0:
+        raise ValueError("it takes a number of layers from 0")
+    return replace(settings, n_cpu_moe=number)
+
+
+def _n_cpu_ffn(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    number = read_int(value)
+    if not 0 <= number <= 512:
+        raise ValueError("it takes a number of layers from 0 to 512")
+    pairs = tuple((_DENSE_OF.format(block), "CPU") for block in range(number))
+    return replace(settings, override_tensor=settings.override_tensor + pairs)
+
+
+def _cache_ram(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, cache_ram_mib=read_int(value))
+
+
+def _ctx_checkpoints(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, ctx_checkpoints=max(0, read_int(value)))
+
+
+def _fit(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, fit=read_switch(value))
+
+
+#: Canonical flag → setter, for flags that take a value.
+VALUE_SETTERS: dict[str, Setter] = {
+    "--ctx-size": _n_ctx,
+    "--parallel": _n_parallel,
+    "--batch-size": _n_batch,
+    "--ubatch-size": _n_ubatch,
+    "--flash-attn": _flash_attn,
+    "--cache-type-k": _type_k,
+    "--cache-type-v": _type_v,
+    "--gpu-layers": _gpu_layers,
+    "--split-mode": _split_mode,
+    "--tensor-split": _tensor_split,
+    "--main-gpu": _main_gpu,
+    "--device": _devices,
+    "--rpc": _rpc,
+    "--load-mode": _load_mode,
+    "--override-tensor": _override_tensor,
+    "--n-cpu-moe": _n_cpu_moe,
+    "--n-cpu-ffn": _n_cpu_ffn,
+    "--cache-ram": _cache_ram,
+    "--ctx-checkpoints": _ctx_checkpoints,
+    "--fit": _fit,
+}
+
+#: Canonical switch → setter; the value is ``on``, or ``off`` from a negative spelling.
+SWITCH_SETTERS: dict[str, Setter] = {
+    "--kv-unified": lambda settings, value: replace(settings, kv_unified=read_switch(value)),
+    "--swa-full": lambda settings, value: replace(settings, swa_full=read_switch(value)),
+    "--kv-offload": lambda settings, value: replace(settings, kv_offload=read_switch(value)),
+    "--repack": lambda settings, value: replace(settings, repack=read_switch(value)),
+    "--op-offload": lambda settings, value: replace(settings, op_offload=read_switch(value)),
+    "--no-host": lambda settings, value: replace(settings, no_host=read_switch(value)),
+    "--cpu-moe": lambda settings, value: replace(settings, cpu_moe=read_switch(value)),
+    "--embedding": lambda settings, value: replace(settings, embedding=read_switch(value)),
+}

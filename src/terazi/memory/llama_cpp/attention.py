@@ -1,0 +1,176 @@
+"""Attention in the graph: projections, rotary embedding, the write to the cache, the read from it.
+
+Sources, b11434: ``src/llama-graph.cpp`` (``build_qkv``, ``build_attn``, ``build_attn_mha``) and
+``src/llama-kv-cache.cpp`` (``cpy_k``, ``cpy_v``, ``get_k``, ``get_v``, ``build_input_*``).
+"""
+
+from typing import NamedTuple
+
+from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
+from terazi.memory.llama_cpp.graph import Node
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.sketch import Sketch
+
+
+class CacheInputs(NamedTuple):
+    """What the layers of one cache share: where rows go, what may be seen, how quantised heads are rotated."""
+
+    k_ids: Node
+    v_ids: Node
+    mask: Node
+    k_rotation: Node | None
+    v_rotation: Node | None
+
+
+def cache_inputs(sketch: Sketch, cells: int) -> CacheInputs:
+    """The inputs of a cache of *cells* cells a stream."""
+    spec, batch, settings = sketch.spec, sketch.batch, sketch.settings
+    widest_v = max(spec.head_count_kv) * spec.value_length
+    side = _rotation_side(settings.type_k, spec.key_length)
+    k_rotation = sketch.input(g.F32, side, side) if side else None
+    v_rotation = sketch.input(g.F32, 64, 64) if _rotation_side(settings.type_v, spec.value_length) else None
+    return CacheInputs(
+        sketch.input(g.I64, batch.tokens),
+        sketch.input(g.I64, batch.tokens if batch.flash_attn else batch.tokens * widest_v),
+        sketch.input(g.F16 if batch.flash_attn else g.F32, cells, batch.tokens // batch.streams, 1, batch.streams),
+        k_rotation,
+        v_rotation,
+    )
+
+
+def _rotation_side(cache_type: str, width: int) -> int:
+    """Side of the Hadamard matrix for heads of *width* in a quantised cache: its largest power of two, from 64."""
+    if not is_quantised_cache(cache_type) or width % 64:
+        return 0
+    return width & -width
+
+
+def attend(sketch: Sketch, x: Node, position: Node, cache: CacheLayer, inputs: CacheInputs) -> Node:
+    """The attention of one block, from the normalised input to the output projection."""
+    family, block = sketch.family, cache.block
+    q, k, v = _project(sketch, x, block)
+    q = _position(sketch, q, position, cache, "q")
+    k = _position(sketch, k, position, cache, "k")
+    if family.scaled_queries:
+        q = g.like("scale", q)
+    if inputs.k_rotation:
+        q, k = _rotate(q, inputs.k_rotation), _rotate(k, inputs.k_rotation)
+    if inputs.v_rotation:
+        v = _rotate(v, inputs.v_rotation)
+    for root in (q, k, v) if sketch.batch.windowed else (q, v, k):
+        sketch.graph.expand(root)
+    k_cache, v_cache = _store(sketch, k, v, cache, inputs)
+    x = _look_up(sketch, q, (k_cache, v_cache), cache, inputs.mask)
+    if inputs.v_rotation:
+        x = _rotate(x, inputs.v_rotation)
+    return sketch.linear(x, f"blk.{block}.attn_output")
+
+
+def _project(sketch: Sketch, x: Node, block: int) -> tuple[Node, Node, Node]:
+    spec, tokens = sketch.spec, sketch.batch.tokens
+    heads, kv_heads = spec.head_count[block], spec.head_count_kv[block]
+    shapes = ((spec.key_length, heads), (spec.key_length, kv_heads), (spec.value_length, kv_heads))
+    if sketch.weight(f"blk.{block}.attn_qkv.weight"):
+        joined = sketch.linear(x, f"blk.{block}.attn_qkv")
+        q, k, v = (g.view(joined, (*shape, tokens), (4 * shape[0], joined.nb[1])) for shape in shapes)
+        return q, k, v
+    flat = [sketch.linear(x, f"blk.{block}.attn_{part}") for part in "qkv"]
+    if sketch.family.qk_norm == "flat":
+        flat[0] = sketch.norm(flat[0], f"blk.{block}.attn_q_norm", block)
+        flat[1] = sketch.norm(flat[1], f"blk.{block}.attn_k_norm", block)
+    q, k, v = (g.reshape(part, *shape, tokens) for part, shape in zip(flat, shapes, strict=True))
+    return q, k, v
+
+
+def _position(sketch: Sketch, x: Node, position: Node, cache: CacheLayer, part: str) -> Node:
+    """The norm of a head, if the family has one, and the rotary embedding, if this layer has one."""
+    family, block = sketch.family, cache.block
+    if family.qk_norm == "head":
+        x = sketch.norm(x, f"blk.{block}.attn_{part}_norm", block)
+    if family.rope == "but_fourth" and block % 4 == 3:
+        return x
+    if family.rope == "windowed" and sketch.batch.windowed and not cache.window:
+        return x
+    factors = None
+    if family.rope_factors:
+        names = ("rope_freqs.weight", "rope_factors_long.weight")
+        factors = next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
+    return g.like("rope", x, position, *((factors,) if factors else ()))
+
+
+def _rotate(x: Node, rotation: Node) -> Node:
+    """``llama_mul_mat_hadamard``."""
+    side = rotation.ne[0]
+    flat = g.reshape(x, side, x.elements // side) if x.contiguous else g.contiguous(x, side, x.elements // side)
+    return g.reshape(g.mul_mat(rotation, flat), *x.ne)
+
+
+def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInputs) -> tuple[Node, Node]:
+    """Write the new rows. Returns the cache tensors."""
+    tokens, streams = sketch.batch.tokens, sketch.batch.streams
+    k_cache = _cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
+    v_cache = _cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
+    rows = g.view(k, (cache.k_width, tokens), (k.nb[2],))
+    sketch.graph.expand(g.set_rows(_all_streams(k_cache, streams), rows, inputs.k_ids))
+    width = v.ne[0] * v.ne[1]
+    if sketch.batch.flash_attn:
+        rows = g.view(v, (width, tokens), (v.nb[2],))
+        target = _all_streams(v_cache, streams)
+    else:
+        # V is stored transposed, one element a row
+        merged = g.row_bytes(v.kind, width) == v.nb[2]
+        rows = g.reshape(v, width, tokens) if merged else g.contiguous(v, width, tokens)
+        if width < cache.v_width:
+            rows = Node("pad", rows.kind, (cache.v_width, tokens, 1, 1), (rows,))
+        target = g.reshape(v_cache, 1, v_cache.elements)
+        rows = g.reshape(rows, 1, rows.elements)
+    sketch.graph.expand(g.set_rows(target, rows, inputs.v_ids))
+    return k_cache, v_cache
+
+
+def _cache_tensor(sketch: Sketch, cache_type: str, width: int, cache: CacheLayer) -> Node:
+    kind = CACHE_TYPES[cache_type]
+    node = g.leaf((kind.block_size, kind.block_bytes), width, cache.cells, sketch.batch.streams)
+    node.home = sketch.backends[cache.device]
+    return node
+
+
+def _all_streams(cache: Node, streams: int) -> Node:
+    return g.reshape(cache, cache.ne[0], cache.ne[1] * streams) if streams > 1 else cache
+
+
+def _look_up(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLayer, mask: Node) -> Node:
+    """``build_attn_mha``."""
+    k_cache, v_cache = stored
+    spec, streams, cells = sketch.spec, sketch.batch.streams, cache.cells
+    kv_heads = spec.head_count_kv[cache.block]
+    sink = sketch.weight(f"blk.{cache.block}.attn_sinks.weight")
+    sinks = (sink,) if sink else ()
+    tokens = q.ne[2] // streams
+    q = g.view(q, (q.ne[0], q.ne[1], tokens, streams), (q.nb[1], q.nb[2], q.nb[2] * tokens))
+    k = _heads(k_cache, spec.key_length, kv_heads, cells, streams)
+    if sketch.batch.flash_attn:
+        v = _heads(v_cache, spec.value_length, kv_heads, cells, streams)
+        x = g.flash_attention(g.swap_heads(q), g.swap_heads(k), g.swap_heads(v), mask, *sinks)
+        x = g.reshape(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
+    else:
+        size = v_cache.kind[1]
+        v = g.view(
+            v_cache,
+            (cells, kv_heads, spec.value_length, streams),
+            (size * cells * spec.value_length, size * cells, size * cells * cache.v_width),
+        )
+        scores = g.like("soft_max", g.mul_mat(g.swap_heads(k), g.swap_heads(q)), mask, *sinks)
+        x = g.swap_heads(g.mul_mat(g.swap_heads(v), scores))
+        x = g.contiguous(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
+        if not sketch.settings.kv_offload:
+            x.backend = sketch.backends[HOST]
+    sketch.graph.expand(x)
+    return x
+
+
+def _heads(cache: Node, width: int, kv_heads: int, cells: int, streams: int) -> Node:
+    nb = (g.row_bytes(cache.kind, width), cache.nb[1], cache.nb[1] * cells)
+    return g.view(cache, (width, kv_heads, cells, streams), nb)

@@ -1,0 +1,116 @@
+"""Compute buffers: the engine's reservation, replayed on a symbolic graph.
+
+Source: ``src/llama-context.cpp:sched_reserve`` and ``graph_reserve``, build b11434: a prompt graph of a whole
+micro-batch and a generation graph of one token a sequence are reserved in turn; each buffer keeps the larger size.
+"""
+
+from collections.abc import Callable
+
+from terazi.hardware.machine import Device
+from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.decoder import draw_decoder
+from terazi.memory.llama_cpp.families import Family
+from terazi.memory.llama_cpp.graph import F16, F32, Node
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.resolve import Resolved
+from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.sketch import Batch, Sketch
+from terazi.memory.llama_cpp.weights import Placement
+from terazi.models.spec import ModelSpec
+from terazi.units import pad
+
+#: ``GGML_OP_OFFLOAD_MIN_BATCH``: from this batch size on, a CUDA device takes over products with host weights.
+OFFLOAD_BATCH = 32
+
+
+def compute_bytes(
+    spec: ModelSpec,
+    family: Family,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    *,
+    caches: tuple[CacheLayer, ...],
+    placements: tuple[Placement, ...],
+    pinned: bool = True,
+) -> dict[str, int]:
+    """Bytes of the compute buffer of the host and of each device in use.
+
+    Args:
+        spec, family, settings, resolved: what is loaded, and how.
+        caches: from ``kv.cache_layers``.
+        placements: from ``weights.place_tensors``.
+        pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
+    """
+    ids = {device.id: index for index, device in enumerate(resolved.devices)}
+    ids[HOST] = len(resolved.devices)
+    sizes = [0] * len(ids)
+    prompt = (resolved.n_tokens, resolved.n_outputs)
+    generation = (resolved.n_seq_max, resolved.n_seq_max)
+    # the generation graph can only be the larger one if the prompt graph is tiny
+    for tokens, outputs in (prompt, generation) if pinned and resolved.n_tokens < 4 * OFFLOAD_BATCH else (prompt,):
+        sketch = Sketch(
+            spec,
+            family,
+            settings,
+            Batch(
+                tokens=tokens,
+                outputs=outputs,
+                streams=resolved.n_stream,
+                flash_attn=resolved.flash_attn,
+                windowed=any(cache.window for cache in caches),
+                pin_norms=pinned and (tokens < 32 or resolved.full_offload),
+            ),
+            placements=placements,
+            backends=ids,
+            layer_backends=tuple(ids[device] for device in resolved.layer_devices),
+        )
+        scheduler = Scheduler(
+            draw_decoder(sketch, caches),
+            backends=len(ids),
+            copies=PIPELINE_COPIES if resolved.pipeline else 1,
+            offloads=_offloads(resolved.devices) if settings.op_offload else None,
+        )
+        sizes = [max(pair) for pair in zip(sizes, scheduler.reserve(_size_of(resolved.devices)), strict=True)]
+    return {device: sizes[index] for device, index in ids.items() if sizes[index] or device == HOST}
+
+
+def _offloads(devices: tuple[Device, ...]) -> Callable[[Node, int], bool] | None:
+    """``offload_op`` of the CUDA backend; RPC servers and Metal have none."""
+    takes = [backend_of(device) in CUDA_LIKE | {"vulkan", "sycl"} for device in devices]
+    if not any(takes):
+        return None
+
+    def offloads(node: Node, backend: int) -> bool:
+        if not takes[backend] or node.op == "get_rows":
+            return False
+        batch = node.ne[1] if node.op == "mul_mat" else node.ne[2] if node.op in {"mul_mat_id", "rope"} else 0
+        return (batch or node.elements // node.ne[0]) >= OFFLOAD_BATCH
+
+    return offloads
+
+
+def _size_of(devices: tuple[Device, ...]) -> Callable[[Node, int], int]:
+    alignments = [alignment_bytes(device) for device in devices] + [alignment_bytes(None)]
+    cuda = [backend_of(device) in CUDA_LIKE for device in devices] + [False]
+
+    def size_of(node: Node, buffer: int) -> int:
+        size = node.n_bytes
+        if cuda[buffer]:
+            size = _cuda_bytes(node, size)
+        return pad(size, alignments[buffer])
+
+    return size_of
+
+
+def _cuda_bytes(node: Node, size: int) -> int:
+    """``ggml_backend_cuda_buffer_type_get_alloc_size``: half-precision copies of a quantised cache, padded rows."""
+    if node.op == "flash_attn":
+        for cache in node.srcs[1:3]:
+            if cache.kind not in {F16, F32}:
+                size = pad(size, 128) + 2 * cache.elements
+    block, width = node.kind
+    if block > 1 and node.ne[0] % CUDA_ROW_PADDING:
+        size += (CUDA_ROW_PADDING - node.ne[0] % CUDA_ROW_PADDING) // block * width
+    return size

@@ -1,0 +1,62 @@
+"""The graph of a decoder-only model, as the engine builds it for a reservation.
+
+Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
+"""
+
+from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.attention import CacheInputs, attend, cache_inputs
+from terazi.memory.llama_cpp.feed_forward import feed_forward
+from terazi.memory.llama_cpp.graph import Graph, Node
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.sketch import Sketch
+
+
+def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+    """Fill *sketch* with the whole model and return its graph, ready for the scheduler."""
+    family, batch = sketch.family, sketch.batch
+    x = sketch.embeddings()
+    position = sketch.input(g.I32, batch.tokens)
+    cells = {cache.window: cache.cells for cache in caches}
+    inputs = {window: cache_inputs(sketch, cells[window]) for window in sorted(cells)}
+    wanted = sketch.input(g.I32, batch.outputs)
+    for cache in caches:
+        x, residual = _attention_half(sketch, x, position, cache, inputs[cache.window])
+        if cache is caches[-1] and not family.select_last:
+            # only the wanted rows go on after the last attention
+            x, residual = g.get_rows(x, wanted), g.get_rows(residual, wanted)
+        x = _feed_forward_half(sketch, x, residual, cache.block)
+    if family.select_last:
+        x.is_output = True
+        x = g.get_rows(x, wanted)
+    hidden = sketch.norm(x, "output_norm", None)
+    logits = g.mul_mat(sketch.output_matrix(), hidden)
+    bias = sketch.weight("output.bias")
+    if bias:
+        logits = g.like("add", logits, bias)
+    if family.softcap:
+        logits = g.like("scale", g.like("unary", g.like("scale", logits)))
+    hidden.is_output = logits.is_output = True
+    sketch.graph.expand(logits)
+    return sketch.graph
+
+
+def _attention_half(
+    sketch: Sketch, x: Node, position: Node, cache: CacheLayer, inputs: CacheInputs
+) -> tuple[Node, Node]:
+    """The attention of one block, and the residual beside it."""
+    residual = x
+    if sketch.family.pre_norms:
+        x = sketch.norm(x, f"blk.{cache.block}.attn_norm", cache.block)
+    return attend(sketch, x, position, cache, inputs), residual
+
+
+def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> Node:
+    family = sketch.family
+    if family.post_norms:
+        x = sketch.norm(x, f"blk.{block}.post_attention_norm", block)
+    inner = g.like("add", x, residual)
+    x = sketch.norm(inner, f"blk.{block}.{family.ffn_norm}", block) if family.pre_norms else inner
+    x = feed_forward(sketch, x, block)
+    if family.post_norms:
+        x = sketch.norm(x, f"blk.{block}.post_ffw_norm", None)
+    return g.like("add", inner, x) if family.residual_first else g.like("add", x, inner)

@@ -1,0 +1,96 @@
+"""The feed-forward half of a block in the graph: gated, plain, or a mixture of experts.
+
+Source: ``src/llama-graph.cpp`` (``build_ffn``, ``build_moe_ffn``), b11434.
+"""
+
+from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.graph import Node
+from terazi.memory.llama_cpp.sketch import Sketch
+
+
+def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
+    """From the normalised input to the sum that is added to the residual."""
+    name = f"blk.{block}"
+    if not sketch.weight(f"{name}.ffn_gate_inp.weight"):
+        return _dense(sketch, x, name, "")
+    mixed = _experts(sketch, x, name)
+    if sketch.weight(f"{name}.ffn_up_shexp.weight"):
+        return g.like("add", mixed, _dense(sketch, x, name, "_shexp"))
+    return mixed
+
+
+def _dense(sketch: Sketch, x: Node, name: str, suffix: str) -> Node:
+    up = sketch.linear(x, f"{name}.ffn_up{suffix}")
+    down = sketch.need(f"{name}.ffn_down{suffix}.weight")
+    if sketch.weight(f"{name}.ffn_gate{suffix}.weight"):
+        x = g.like("glu", sketch.linear(x, f"{name}.ffn_gate{suffix}"), up)
+    elif up.ne[0] == 2 * down.ne[0]:
+        # gate and up in one matrix
+        x = Node("glu", g.F32, (down.ne[0], *up.ne[1:]), (up,))
+    else:
+        x = g.like("unary", up)
+    return sketch.linear(x, f"{name}.ffn_down{suffix}")
+
+
+def _experts(sketch: Sketch, x: Node, name: str) -> Node:
+    family, used = sketch.family.experts, sketch.spec.expert_used_count
+    weights, chosen = _gate(sketch, x, name)
+    sketch.graph.expand(weights)
+    x = g.reshape(x, x.ne[0], 1, x.ne[1])
+    if family.weigh_input:
+        repeated = Node("repeat", x.kind, (x.ne[0], used, x.ne[2], 1), (x,))
+        x = g.like("mul", repeated, weights)
+    up = _product(sketch, f"{name}.ffn_up_exps", x, chosen)
+    if sketch.weight(f"{name}.ffn_gate_exps.weight"):
+        inner = g.like("glu", _product(sketch, f"{name}.ffn_gate_exps", x, chosen), up)
+    else:
+        inner = g.like("unary", up)
+    x = _product(sketch, f"{name}.ffn_down_exps", inner, chosen)
+    if not family.weigh_input:
+        x = g.like("mul", x, weights)
+    return _sum_experts(sketch, x, used)
+
+
+def _gate(sketch: Sketch, x: Node, name: str) -> tuple[Node, Node]:
+    """The weights of the chosen experts, and which they are."""
+    family, spec, tokens = sketch.family.experts, sketch.spec, x.ne[1]
+    used, count = spec.expert_used_count, spec.expert_count
+    logits = sketch.linear(x, f"{name}.ffn_gate_inp")
+    values = logits if family.gating == "chosen" else g.like(_GATING[family.gating], logits)
+    bias = sketch.weight(f"{name}.exp_probs_b.bias")
+    rated = g.like("add", values, bias) if bias else values
+    order = Node("argsort", g.I32, rated.ne, (logits if family.select_by_logits else rated,))
+    chosen = g.view(order, (used, tokens), (order.nb[1],))
+    weights = g.get_rows(g.reshape(values, 1, count, tokens), chosen)
+    if family.gating == "chosen":
+        weights = g.reshape(g.like("soft_max", g.reshape(weights, used, tokens)), 1, used, tokens)
+    if family.normalised:
+        weights = g.reshape(weights, used, tokens)
+        total = g.like("clamp", Node("sum_rows", g.F32, (1, tokens, 1, 1), (weights,)))
+        weights = g.reshape(g.like("div", weights, total), 1, used, tokens)
+    scale = spec.metadata.get(f"{spec.architecture}.expert_weights_scale", 0.0)
+    if scale not in {0.0, 1.0}:
+        weights = g.like("scale", weights)
+    return weights, chosen
+
+
+_GATING = {"soft_max": "soft_max", "sigmoid": "unary"}
+
+
+def _product(sketch: Sketch, name: str, x: Node, chosen: Node) -> Node:
+    x = g.mul_mat_id(sketch.need(f"{name}.weight"), x, chosen)
+    bias = sketch.weight(f"{name}.bias")
+    return g.like("add_id", x, bias, chosen) if bias else x
+
+
+def _sum_experts(sketch: Sketch, x: Node, used: int) -> Node:
+    """All views first, then the additions, each added to the graph at once."""
+    sketch.graph.expand(x)
+    parts = [g.view(x, (x.ne[0], x.ne[2]), (x.nb[2],)) for _ in range(used)]
+    for part in parts:
+        sketch.graph.expand(part)
+    total = parts[0]
+    for part in parts[1:]:
+        total = g.like("add", total, part)
+        sketch.graph.expand(total)
+    return total if used > 1 else g.contiguous(total)

@@ -1,0 +1,75 @@
+"""The KV cache: which tensors on which device, to the byte.
+
+Sources, b11434: ``src/llama-kv-cache.cpp:llama_kv_cache`` (tensors), ``src/llama-kv-cache-iswa.cpp`` (cells of the
+window cache), ``src/llama-model.cpp:create_memory``.
+"""
+
+from typing import NamedTuple
+
+from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.buffers import allocation_bytes
+from terazi.memory.llama_cpp.families import Family, window_layers, window_length
+from terazi.memory.llama_cpp.resolve import CELLS, Resolved
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.models.ggml_types import row_bytes
+from terazi.models.spec import ModelSpec
+from terazi.units import pad
+
+
+class CacheLayer(NamedTuple):
+    """The K and V of one block. ``cells`` is a stream's length; widths are in elements."""
+
+    block: int
+    device: str
+    window: bool
+    cells: int
+    k_width: int
+    v_width: int
+    k_bytes: int
+    v_bytes: int
+
+
+def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) -> int:
+    """Cells of a sliding-window cache, per stream: the window of each slot that shares it, and one micro-batch."""
+    if settings.swa_full:
+        return resolved.n_ctx_seq
+    window = length * (resolved.n_seq_max if resolved.unified else 1)
+    return pad(min(resolved.n_ctx_seq, window + resolved.n_ubatch), CELLS)
+
+
+def cache_layers(
+    spec: ModelSpec, family: Family | None, settings: LlamaCppSettings, resolved: Resolved
+) -> tuple[CacheLayer, ...]:
+    """One entry for each block that keeps K and V. Without a *family*, every block keeps them at full length."""
+    windows = window_layers(spec, family) if family else (False,) * spec.block_count
+    short = window_cells(window_length(spec, family), settings, resolved) if family and any(windows) else 0
+    # without flash attention V is stored transposed, every layer as wide as the widest
+    widest_v = max(spec.head_count_kv, default=0) * spec.value_length
+    by_id = {device.id: device for device in resolved.devices}
+    layers = []
+    for block in range(spec.block_count):
+        heads = spec.head_count_kv[block]
+        if heads == 0:
+            continue
+        device = resolved.layer_devices[block] if settings.kv_offload else HOST
+        cells = short if windows[block] else resolved.n_ctx_seq
+        k_width = heads * spec.key_length
+        v_width = heads * spec.value_length if resolved.flash_attn else widest_v
+        rows = cells * resolved.n_stream
+        layers.append(
+            CacheLayer(
+                block=block,
+                device=device,
+                window=windows[block],
+                cells=cells,
+                k_width=k_width,
+                v_width=v_width,
+                k_bytes=allocation_bytes(
+                    by_id.get(device), settings.type_k, (k_width, rows), row_bytes(settings.type_k, k_width) * rows
+                ),
+                v_bytes=allocation_bytes(
+                    by_id.get(device), settings.type_v, (v_width, rows), row_bytes(settings.type_v, v_width) * rows
+                ),
+            )
+        )
+    return tuple(layers)

@@ -1,0 +1,173 @@
+"""From a command line's settings to the figures that llama.cpp computes with: defaults, clamps, padding.
+
+Sources, b11434: ``src/llama-context.cpp:llama_context`` (contexts and batches), ``llama_init_from_model`` (what it
+refuses), ``tools/server/server.cpp`` and ``server-context.cpp:server_output_limits`` (llama-server's defaults),
+``common/fit.cpp:common_params_fit_impl`` (the context of ``--fit``).
+"""
+
+from dataclasses import dataclass
+
+from terazi.errors import UsageError
+from terazi.hardware.machine import Device
+from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
+from terazi.memory.llama_cpp.layers import assign_layers, gpu_layers, select_devices
+from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.models.spec import ModelSpec
+from terazi.units import pad
+
+#: The engine pads contexts and caches to this many cells.
+CELLS = 256
+#: ``LLAMA_MAX_SEQ`` of ``src/llama-cparams.h``.
+MAX_SEQUENCES = 256
+#: Slots of a llama-server that is not told how many.
+SERVER_SLOTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """The figures that the engine allocates by.
+
+    Args:
+        n_ctx: cells of all sequences together; ``n_ctx_seq`` those that one sequence may use.
+        n_stream: separate caches (1 if unified, else one a slot); ``n_seq_max`` is the number of slots.
+        n_tokens: tokens of the largest graph that is reserved.
+        n_outputs: logits rows that this graph computes.
+        devices: the accelerators in use, in the engine's order.
+        layer_devices: device id (or ``bill.HOST``) of each block; the last entry is the output layer.
+        full_offload: every layer and the output are to be offloaded, if devices are there.
+        pipeline: four copies of each graph input are kept (several devices, all layers offloaded).
+    """
+
+    n_ctx: int
+    n_ctx_seq: int
+    n_stream: int
+    n_seq_max: int
+    n_batch: int
+    n_ubatch: int
+    n_tokens: int
+    n_outputs: int
+    flash_attn: bool
+    devices: tuple[Device, ...]
+    layer_devices: tuple[str, ...]
+    full_offload: bool
+    pipeline: bool
+
+    @property
+    def unified(self) -> bool:
+        """All sequences share one cache."""
+        return self.n_stream == 1
+
+
+def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> Resolved:
+    """Apply the defaults of ``settings.tool`` and the engine's clamps.
+
+    Raises:
+        UsageError: for what llama.cpp itself refuses (cache types, slots, devices).
+    """
+    check_cache_types(spec, settings)
+    slots, unified = _slots(settings)
+    wanted = _wanted_context(spec, settings, 1 if unified else slots)
+    n_ubatch_asked = settings.n_ubatch or settings.n_batch
+    n_batch_asked = settings.n_batch
+    if settings.embedding and settings.tool == "llama-server":
+        n_batch_asked = min(n_batch_asked, n_ubatch_asked)
+    n_batch = min(wanted, n_batch_asked)
+    n_ubatch = min(n_batch, n_ubatch_asked)
+
+    n_ctx = pad(wanted, CELLS)
+    n_ctx_seq = n_ctx
+    if not unified:
+        n_ctx_seq = pad(n_ctx // slots, CELLS)
+        n_ctx = n_ctx_seq * slots
+
+    chosen = select_devices(settings, devices)
+    _check_split_mode(settings, chosen)
+    ngl = gpu_layers(settings, spec.block_count)
+    full = ngl > spec.block_count
+    overridden = bool(settings.override_tensor) or settings.cpu_moe or settings.n_cpu_moe > 0
+    tokens = min(n_ctx, n_ubatch)
+    outputs = _outputs(settings, slots, n_batch_asked, n_batch)
+    return Resolved(
+        n_ctx=n_ctx,
+        n_ctx_seq=n_ctx_seq,
+        n_stream=1 if unified else slots,
+        n_seq_max=slots,
+        n_batch=n_batch,
+        n_ubatch=n_ubatch,
+        n_tokens=pad(tokens, slots),
+        n_outputs=min(tokens, outputs),
+        flash_attn=settings.flash_attn != "off" and spec.architecture != "grok",
+        devices=chosen,
+        layer_devices=assign_layers(settings, chosen, spec.block_count),
+        full_offload=full,
+        pipeline=len(chosen) > 1
+        and full
+        and settings.split_mode == "layer"
+        and settings.kv_offload
+        and not overridden,
+    )
+
+
+def _check_split_mode(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> None:
+    """``make_gpu_buft_list``: only SYCL still has buffers that are split by rows."""
+    lacking = [device.id for device in devices if device.backend.lower() != "sycl"]
+    if settings.split_mode == "row" and lacking:
+        raise UsageError(
+            f"llama.cpp {BUILD} can't split a model by rows on {', '.join(lacking)}.",
+            hint="Use -sm layer, or -sm tensor.",
+        )
+
+
+def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:
+    """Refuse the cache types that ``llama_init_from_model`` refuses.
+
+    Raises:
+        UsageError: quantised V without flash attention, or rows that aren't whole blocks.
+    """
+    widths = {"-ctk": (settings.type_k, spec.key_length), "-ctv": (settings.type_v, spec.value_length)}
+    for flag, (name, width) in widths.items():
+        if name not in CACHE_TYPES:
+            raise UsageError(
+                f"llama.cpp has no KV cache type {name!r}.", hint=f"Use one of: {', '.join(CACHE_TYPES)}."
+            )
+        if not is_quantised_cache(name):
+            continue
+        if settings.flash_attn == "off" and flag == "-ctv":
+            raise UsageError(
+                f"A quantised V cache ({name}) needs flash attention.", hint="Drop -fa off, or use -ctv f16."
+            )
+        block = CACHE_TYPES[name].block_size
+        # flash attention needs whole blocks a head, else a row of all heads must be whole
+        rows = [width] if settings.flash_attn != "off" else [width * heads for heads in spec.head_count_kv]
+        if any(row % block for row in rows):
+            raise UsageError(
+                f"A {name} KV cache needs head widths in multiples of {block}; this model has {width}.",
+                hint=f"Use {flag} f16 or bf16.",
+            )
+
+
+def _slots(settings: LlamaCppSettings) -> tuple[int, bool]:
+    slots, unified = settings.n_parallel, settings.kv_unified
+    if slots is None or slots < 0:
+        if settings.tool == "llama-server":
+            # server.cpp overwrites --no-kv-unified here
+            return SERVER_SLOTS, True
+        slots = 1
+    slots = max(1, slots)
+    if slots > MAX_SEQUENCES:
+        raise UsageError(f"llama.cpp serves at most {MAX_SEQUENCES} slots, not {slots}.", hint="Lower -np.")
+    return slots, bool(unified)
+
+
+def _wanted_context(spec: ModelSpec, settings: LlamaCppSettings, streams: int) -> int:
+    if settings.n_ctx > 0:
+        return settings.n_ctx
+    # --fit (on by default) gives each stream a whole training context; llama-fit-params prints without fitting
+    fitted = settings.fit and settings.tool != "llama-fit-params"
+    return spec.context_length * (streams if fitted else 1)
+
+
+def _outputs(settings: LlamaCppSettings, slots: int, n_batch_asked: int, n_batch: int) -> int:
+    if settings.tool == "llama-server" and not settings.embedding:
+        return max(1, min(n_batch_asked, slots))
+    return n_batch

@@ -1,0 +1,149 @@
+"""The sheet on which a model's graph is drawn: its weights as tensors, its inputs, and the pieces all layers share.
+
+Sources, b11434: ``src/llama-graph.cpp`` (``build_inp_embd``, ``build_norm``, ``build_lora_mm``). The order in which
+things are added to the graph is the order in which the allocator sees them, so it is kept to the letter.
+"""
+
+from math import prod
+from typing import NamedTuple
+
+from terazi.errors import ModelFileError
+from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.families import Family
+from terazi.memory.llama_cpp.graph import Graph, Node
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.weights import BufferKind, Placement
+from terazi.models.spec import ModelSpec
+
+
+class Batch(NamedTuple):
+    """What is reserved for.
+
+    Args:
+        tokens: of all sequences together.
+        outputs: logits rows.
+        streams: separate caches.
+        flash_attn: whether attention is one fused operation.
+        windowed: whether there is a window cache beside the full one.
+        pin_norms: whether norms are pinned to the device of their layer.
+    """
+
+    tokens: int
+    outputs: int
+    streams: int
+    flash_attn: bool
+    windowed: bool
+    pin_norms: bool
+
+
+class Sketch:
+    """One graph in the making.
+
+    Args:
+        spec, family, settings, batch: what is drawn.
+        placements: where the weights are.
+        backends: device id → backend number; the host has the highest.
+        layer_backends: the backend of each block, and of the output.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        family: Family,
+        settings: LlamaCppSettings,
+        batch: Batch,
+        *,
+        placements: tuple[Placement, ...],
+        backends: dict[str, int],
+        layer_backends: tuple[int, ...],
+    ) -> None:
+        self.spec, self.family, self.settings, self.batch = spec, family, settings, batch
+        self.backends, self.layer_backends = backends, layer_backends
+        self.graph = Graph()
+        #: by name; the copy of a tied embedding that serves as output matrix is the last of its name
+        self._weights: dict[str, list[Node]] = {}
+        self._by_backend: dict[tuple[str, int], Node] = {}
+        for placement in placements:
+            node = self._weight_node(placement)
+            self._weights.setdefault(placement.tensor.name, []).append(node)
+            self._by_backend[placement.tensor.name, backends[placement.device]] = node
+
+    def _weight_node(self, placement: Placement) -> Node:
+        shape = placement.tensor.shape
+        # the true block size doesn't matter for the allocator, only the bytes of a row
+        node = g.leaf((shape[0], placement.tensor.n_bytes // prod(shape[1:])), *shape)
+        node.home = self.backends[placement.device]
+        node.is_weight = True
+        node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED}
+        return node
+
+    def weight(self, name: str) -> Node | None:
+        """The weight *name*, or None if the model has none."""
+        nodes = self._weights.get(name)
+        return nodes[0] if nodes else None
+
+    def need(self, name: str) -> Node:
+        """The weight *name*.
+
+        Raises:
+            ModelFileError: if the model has none; the engine refuses such a file too.
+        """
+        node = self.weight(name)
+        if node is None:
+            raise ModelFileError(
+                f"The model lacks the tensor {name}, which its architecture {self.spec.architecture} needs.",
+                hint="The file is incomplete or mislabelled; get it again.",
+            )
+        return node
+
+    def shared_weight(self, name: str, layer: int) -> Node | None:
+        """The copy of *name* on the device of *layer*."""
+        return self._by_backend.get((name, self.layer_backends[layer]))
+
+    def output_matrix(self) -> Node:
+        """``output.weight``, or the embedding where the model ties them."""
+        return (
+            self.weight("output.weight") or self._weights["token_embd.weight"][-1]
+        )  # tied: embeddings() needed it
+
+    def input(self, kind: tuple[int, int], *ne: int) -> Node:
+        """A graph input, which lives in host memory."""
+        node = g.leaf(kind, *ne)
+        node.is_input = True
+        return node
+
+    def embeddings(self) -> Node:
+        """Token, embedding and mixed inputs are all in the graph; the first is used."""
+        width, tokens = self.spec.embedding_length, self.batch.tokens
+        table = self.need("token_embd.weight")
+        given = self.input(g.F32, width, tokens)
+        x = g.get_rows(table, self.input(g.I32, tokens))
+        mixed_ids, mixed_slots = self.input(g.I32, tokens), self.input(g.I64, tokens)
+        mixed = g.like("dup", self.input(g.F32, width, tokens))
+        branch = g.set_rows(mixed, g.get_rows(table, mixed_ids), mixed_slots)
+        for root in (x, given, branch):
+            self.graph.expand(root)
+        if self.family.scaled_embeddings == "rows":
+            x = g.like("mul", x, self.input(g.F32, 1, tokens))
+        self.graph.expand(x)
+        if self.family.scaled_embeddings == "whole":
+            x = g.like("scale", x)
+        return x
+
+    def norm(self, x: Node, name: str, layer: int | None) -> Node:
+        """A norm with its weight and bias, if it has them. With a *layer* it may be pinned to that one's device."""
+        weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        x = g.like(self.family.norm, x)
+        if (weight or bias) and layer is not None and self.batch.pin_norms:
+            x.backend = self.layer_backends[layer]
+        if weight:
+            x = g.like("mul", x, weight)
+        return g.like("add", x, bias) if bias else x
+
+    def linear(self, x: Node, name: str) -> Node:
+        """A matrix product with its scale and bias, if it has them."""
+        x = g.mul_mat(self.need(f"{name}.weight"), x)
+        scale, bias = self.weight(f"{name}.scale"), self.weight(f"{name}.bias")
+        if scale:
+            x = g.like("mul", x, scale)
+        return g.like("add", x, bias) if bias else x

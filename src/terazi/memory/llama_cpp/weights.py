@@ -1,0 +1,203 @@
+"""The weights: which buffer each tensor goes to, and how large each buffer gets.
+
+Sources, b11434: ``src/llama-model-loader.cpp:create_tensor`` (choice of the buffer, duplicates, overrides),
+``src/llama-model.cpp:make_cpu_buft_list`` and ``load_tensors`` (order of preference, mapped buffers),
+``get_mapping_range`` (a mapped buffer reaches from its first to its last tensor in the file).
+"""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from terazi.errors import UsageError
+from terazi.hardware.machine import Device
+from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
+from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
+from terazi.memory.llama_cpp.resolve import Resolved
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.models.spec import ModelSpec, Tensor
+
+#: ``common/common.h:LLM_FFN_EXPS_REGEX``, b11434, and the same for one block.
+_EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+_EXPERTS_OF = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
+#: Tensors that are read once for each token, from host memory.
+_INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
+#: Tensors without a block number that belong to the first block (in LFM2 ``token_embd_norm`` is the output norm).
+_FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
+#: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
+_OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
+#: Tensors without a block number that every block refers to, so that every device gets a copy.
+_SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
+
+
+class BufferKind(StrEnum):
+    """What kind of buffer holds a tensor. The first is the CPU's plain one, mapped from the file where possible."""
+
+    PLAIN = "plain"
+    DEVICE = "device"
+    REPACK = "repack"
+    AMX = "amx"
+    PINNED = "pinned"
+
+
+class Placement(NamedTuple):
+    """One tensor in one buffer. A tied embedding or a shared table has several."""
+
+    tensor: Tensor
+    device: str
+    kind: BufferKind
+
+
+class WeightBuffer(NamedTuple):
+    """One buffer of weights. ``tensor_bytes`` is what its tensors need; a mapped buffer may span more."""
+
+    device: str
+    kind: BufferKind
+    tensor_bytes: int
+    buffer_bytes: int
+    mapped: bool
+
+
+def place_tensors(
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
+) -> tuple[Placement, ...]:
+    """Every tensor that the engine creates, duplicates included, with its buffer."""
+    chooser = _Chooser(settings, resolved, isa)
+    placements: dict[tuple[str, str, BufferKind], Placement] = {}
+    twice = []
+    for tensor in spec.tensors:
+        for device, product in _uses(tensor, spec, resolved):
+            where, kind = chooser.choose(tensor, device, product=product)
+            if (tensor.name, where, kind) in placements and spec.architecture in _OUTPUT_FIRST:
+                twice.append(placements[tensor.name, where, kind])
+            placements[tensor.name, where, kind] = Placement(tensor, where, kind)
+    return (*placements.values(), *twice)
+
+
+def weight_buffers(
+    placements: tuple[Placement, ...], settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
+) -> tuple[WeightBuffer, ...]:
+    """The buffers that *placements* make, host first."""
+    groups: dict[tuple[str, BufferKind], list[Tensor]] = {}
+    for placement in placements:
+        groups.setdefault((placement.device, placement.kind), []).append(placement.tensor)
+    by_id = {device.id: device for device in resolved.devices}
+    buffers = []
+    for (where, kind), tensors in sorted(groups.items(), key=lambda group: group[0][0] != HOST):
+        device = by_id.get(where)
+        needed = sum(_bytes(tensor, device, kind, isa) for tensor in tensors)
+        mapped = _maps(settings, resolved, device, kind)
+        buffers.append(
+            WeightBuffer(
+                device=where,
+                kind=kind,
+                tensor_bytes=needed,
+                buffer_bytes=_mapped_bytes(tensors) if mapped else needed,
+                mapped=mapped,
+            )
+        )
+    return tuple(buffers)
+
+
+def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple[str, bool]]:
+    """Where *tensor* is used, and whether as the weight of a matrix product there."""
+    output = resolved.layer_devices[-1]
+    if tensor.block is not None:
+        yield resolved.layer_devices[min(tensor.block, len(resolved.layer_devices) - 1)], multiplies(tensor)
+    elif tensor.name.startswith(_SHARED):
+        for device in dict.fromkeys(resolved.layer_devices[:-1]):
+            yield device, False
+    elif tensor.name.startswith(_FIRST_BLOCK) and not spec.architecture.startswith("lfm2"):
+        yield resolved.layer_devices[0], multiplies(tensor)
+    elif tensor.name.startswith(_INPUT) and not tensor.name.startswith(_FIRST_BLOCK):
+        yield HOST, False
+        if tensor.name == "token_embd.weight" and not any(other.name == "output.weight" for other in spec.tensors):
+            # the engine creates it a second time as the output matrix, where that one belongs
+            yield output, True
+    else:
+        yield output, multiplies(tensor)
+
+
+class _Chooser:
+    """Picks the first buffer type of the engine's list that can hold a tensor for its use."""
+
+    def __init__(self, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]) -> None:
+        self._isa = isa
+        self._repack = settings.repack
+        self._devices = resolved.devices
+        self._endpoints = settings.rpc
+        self._pinned = not settings.no_host and any(backend_of(d) in PINNED_HOST for d in resolved.devices)
+        self._mmap = uses_mmap(settings, resolved)
+        overrides = [(re.compile(pattern), target) for pattern, target in settings.override_tensor]
+        if settings.cpu_moe:
+            overrides.append((re.compile(_EXPERTS), "CPU"))
+        overrides += [(re.compile(_EXPERTS_OF.format(block)), "CPU") for block in range(settings.n_cpu_moe)]
+        self._overrides = overrides
+
+    def choose(self, tensor: Tensor, device: str, *, product: bool) -> tuple[str, BufferKind]:
+        for pattern, target in self._overrides:
+            if pattern.search(tensor.name):
+                return self._override(tensor, target, product=product)
+        if device != HOST:
+            return device, BufferKind.DEVICE
+        return HOST, self._host_kind(tensor, product=product)
+
+    def _override(self, tensor: Tensor, target: str, *, product: bool) -> tuple[str, BufferKind]:
+        if target == "CPU":
+            return HOST, self._host_kind(tensor, product=product)
+        if target.endswith("_Host"):
+            return HOST, BufferKind.PINNED
+        device, _, endpoint = target.removesuffix("]").partition("[")
+        if endpoint in self._endpoints:
+            # every server calls its first device RPC0: the endpoint tells them apart
+            device = f"RPC{self._endpoints.index(endpoint)}"
+        if device not in {known.id for known in self._devices}:
+            raise UsageError(
+                f"There is no buffer type {target!r} on this machine.",
+                hint=f"Use CPU, or one of: {', '.join(known.id for known in self._devices) or 'no device here'}.",
+            )
+        return device, BufferKind.DEVICE
+
+    def _host_kind(self, tensor: Tensor, *, product: bool) -> BufferKind:
+        if self._pinned and (product or not tensor.name.startswith(_INPUT)):
+            return BufferKind.PLAIN if self._mmap else BufferKind.PINNED
+        if self._repack and product:
+            if amx_bytes(tensor, self._isa) is not None:
+                return BufferKind.AMX
+            if is_repacked(tensor, self._isa):
+                return BufferKind.REPACK
+        return BufferKind.PLAIN
+
+
+def uses_mmap(settings: LlamaCppSettings, resolved: Resolved) -> bool:
+    """Whether the file is mapped. llama-fit-params never maps; an integrated GPU turns mapping off by default."""
+    if not settings.mmap or settings.tool == "llama-fit-params":
+        return False
+    return not any(
+        d.unified_memory and backend_of(d) in {"cuda", "rocm", "vulkan", "opencl"} for d in resolved.devices
+    )
+
+
+def _maps(settings: LlamaCppSettings, resolved: Resolved, device: Device | None, kind: BufferKind) -> bool:
+    if not uses_mmap(settings, resolved):
+        return False
+    return kind is BufferKind.PLAIN or (kind is BufferKind.DEVICE and backend_of(device) == "metal")
+
+
+def _bytes(tensor: Tensor, device: Device | None, kind: BufferKind, isa: frozenset[str]) -> int:
+    payload = tensor.n_bytes
+    if kind is BufferKind.AMX:
+        payload = amx_bytes(tensor, isa) or payload
+    return allocation_bytes(device, tensor.dtype, tensor.shape, payload)
+
+
+def _mapped_bytes(tensors: list[Tensor]) -> int:
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for tensor in tensors:
+        part, end = tensor.file_index, tensor.offset + tensor.n_bytes
+        first[part] = min(first.get(part, tensor.offset), tensor.offset)
+        last[part] = max(last.get(part, end), end)
+    return sum(last[part] - first[part] for part in first)

@@ -1,0 +1,60 @@
+"""Weighs a ready command line: its settings stay as they are.
+
+In: ``ModelSpec``, ``Machine``, ``LlamaCppSettings``. Out: ``Plan | Refusal``. The layers lie where the engine's own
+rule puts them.
+"""
+
+from dataclasses import fields, replace
+
+from terazi.hardware.machine import Machine
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.workload import Workload
+from terazi.models.spec import ModelSpec
+from terazi.placement.capacity import capacity_of
+from terazi.placement.explain import explain_layout
+from terazi.placement.identity import plan_id
+from terazi.placement.judge import growth_reason, judge
+from terazi.placement.plan import Plan, Refusal
+from terazi.placement.refuse import refuse
+from terazi.placement.search import Search
+from terazi.placement.solve import finish
+
+#: What an alternative to a command line may change; everything else that differs from the default stays pinned.
+_NEGOTIABLE = frozenset({"n_ctx", "n_parallel", "n_ubatch", "type_k", "type_v", "cache_ram_mib", "ctx_checkpoints"})
+
+
+def follow(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, workload: Workload) -> Plan | Refusal:
+    """What exactly this configuration holds on each device, and whether that fits.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
+    """
+    capacity = capacity_of(machine)
+    judged = judge(spec, machine, settings, capacity)
+    if not judged.shortfall:
+        warning = growth_reason(judged)
+        return Plan(
+            id=plan_id(spec, machine, settings),
+            engine=judged.bill.engine,
+            settings=settings,
+            workload=workload,
+            verdict=judged.verdict,
+            devices=judged.shares,
+            bill=judged.bill,
+            reasons=(*explain_layout(machine, judged), *([warning] if warning else []), *judged.bill.reasons),
+        )
+    default = LlamaCppSettings()
+    pins = {
+        f.name: getattr(settings, f.name)
+        for f in fields(settings)
+        if f.name not in _NEGOTIABLE and getattr(settings, f.name) != getattr(default, f.name)
+    }
+    search = Search(spec=spec, machine=machine, capacity=capacity, pins=pins)
+    # alternatives are said with the figures that the engine would have used, not with "default"
+    explicit = replace(
+        settings,
+        n_ctx=judged.resolved.n_ctx,
+        n_parallel=judged.resolved.n_seq_max,
+        kv_unified=judged.resolved.unified and judged.resolved.n_seq_max > 1,
+    )
+    return refuse(search, workload, explicit, judged, lambda found: finish(search, workload, found, (), None))

@@ -1,0 +1,28 @@
+"""The id that joins a prediction with its measurement: a short hash of model, machine and settings."""
+
+from hashlib import sha256
+
+from terazi.hardware.machine import Machine
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.models.spec import ModelSpec
+
+_HEX_DIGITS = 12
+
+
+def plan_id(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings) -> str:
+    """Twelve hex digits, the same in every process and however much memory happens to be free.
+
+    The model counts by its tensors (names, types, bytes), not by its path, and the machine by its parts, not by its
+    name or load, so a moved file or a reboot keeps the id and a requantised file or another card changes it.
+    """
+    digest = sha256()
+    for tensor in spec.tensors:
+        digest.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.n_bytes}\n".encode())
+    digest.update(f"{spec.architecture}\0{spec.block_count}\0{spec.vocab_size}\n".encode())
+    host = machine.host
+    digest.update(f"{host.cpu_name}\0{host.cores}\0{host.ram_total_bytes}\0{host.memory_limit_bytes}\n".encode())
+    for device in machine.devices:
+        digest.update(f"{device.id}\0{device.name}\0{device.memory_total_bytes}\0{device.power_cap_w}\n".encode())
+    # a dataclass of numbers, texts and tuples: its repr is its value
+    digest.update(repr(settings).encode())
+    return digest.hexdigest()[:_HEX_DIGITS]

@@ -1,0 +1,278 @@
+"""Turns a model and a machine into what ``layout`` searches over: bytes per layer, room per role, the host's share.
+
+Sums per layer are exact and cheap. What doesn't belong to a layer (compute buffers, copies of shared tables, the
+input table) is read off real bills of a *short twin* of the model: the same blocks, but only so many of them that
+each role of a device gets every kind of block. So no rule of the engine is redone here, and a search over hundreds
+of layouts costs a few bills of six layers; what is found is judged by the real bill of the real model afterwards.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from terazi.hardware.machine import Device, Machine
+from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.bill import weigh
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, allocation_bytes, backend_of
+from terazi.memory.llama_cpp.families import family_of, window_layers
+from terazi.memory.llama_cpp.kv import cache_layers
+from terazi.memory.llama_cpp.resolve import resolve
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.models.spec import ModelSpec
+from terazi.placement.capacity import Capacity
+from terazi.placement.layout import Role, Room
+
+#: Assumed where a card's bandwidth is unknown; only the order of the cards depends on it.
+_ASSUMED_BANDWIDTH = 300e9
+#: Devices of a trial with several: one first, one in the middle, one last.
+_TRIAL_DEVICES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What the search knows.
+
+    Args:
+        rooms: one per device.
+        budgets: what a plan may use on each device.
+        shared: which devices draw on the host's memory.
+        host_prefix: ``host_prefix[i]`` is what layers ``0..i-1`` put on the host if they stay there.
+        host_fixed: what the host holds whatever the layout.
+        host_budget: what a plan may use of RAM.
+    """
+
+    rooms: tuple[Room, ...]
+    budgets: tuple[int, ...]
+    shared: tuple[bool, ...]
+    host_prefix: Sequence[int]
+    host_fixed: int
+    host_budget: int
+
+    def host_fits(self, counts: Sequence[int]) -> bool:
+        """Whether the host holds the layers that *counts* leave to it, and what unified devices take."""
+        layers = len(self.host_prefix) - 1
+        start = at = layers - sum(counts)
+        needed = self.host_fixed + self.host_prefix[start]
+        used = [i for i, n in enumerate(counts) if n]
+        for i in used:
+            end = at + counts[i]
+            if self.shared[i]:
+                role = _role(i, used)
+                room = self.rooms[i]
+                needed += self.budgets[i] - room.room[role] + room.prefix[end] - room.prefix[at]
+            at = end
+        return needed <= self.host_budget
+
+
+def place(settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Sequence[int]) -> LlamaCppSettings:
+    """*settings* that give ``counts[i]`` layers to ``devices[i]`` and leave the first layers to the host.
+
+    Unused devices are left out with ``-dev``, so that the engine makes no context on them. With the counts as
+    ``-ts`` the engine's rule (``load_tensors``: index over layers against cumulative shares) gives back the counts.
+    """
+    used = [(d, n) for d, n in zip(devices, counts, strict=True) if n]
+    if not used:
+        return replace(settings, n_gpu_layers=0, tensor_split=(), devices=("none",) if devices else ())
+    return replace(
+        settings,
+        n_gpu_layers=sum(counts),
+        tensor_split=tuple(float(n) for _, n in used) if len(used) > 1 else (),
+        devices=tuple(d.id for d, _ in used),
+    )
+
+
+def survey(
+    spec: ModelSpec,
+    machine: Machine,
+    devices: tuple[Device, ...],
+    settings: LlamaCppSettings,
+    capacity: Capacity,
+    *,
+    partial: bool,
+) -> Space:
+    """The search space for *settings*. *partial*: some layers stay on the host, which changes compute buffers."""
+    twin = _short_twin(spec)
+    trial_settings = replace(settings, n_cpu_moe=min(settings.n_cpu_moe, twin.block_count))
+    fixed, host_fixed = _beside_layers(twin, machine, devices, trial_settings, partial=partial)
+    whole: dict[tuple[str, bool], Sequence[int]] = {}
+    for device in devices:
+        if _kind(device) not in whole:
+            whole[_kind(device)] = _prefix(spec, device, settings)
+    budgets = tuple(capacity.device_bytes[d.id] for d in devices)
+    rooms = tuple(
+        Room(
+            prefix=whole[_kind(device)],
+            room=_room(budget - _context_bytes(device), fixed),
+            seconds_per_byte=1 / (device.memory_bandwidth.value or _ASSUMED_BANDWIDTH),
+        )
+        for device, budget in zip(devices, budgets, strict=True)
+    )
+    return Space(
+        rooms=rooms,
+        budgets=budgets,
+        shared=tuple(d.id in capacity.shared for d in devices),
+        host_prefix=_host_prefix(spec, machine, settings),
+        host_fixed=host_fixed,
+        host_budget=capacity.host_bytes,
+    )
+
+
+def _short_twin(spec: ModelSpec) -> ModelSpec:
+    """*spec* with its first blocks only, enough for three devices with every kind of attention on each."""
+    family = family_of(spec)
+    if family is None:  # its bound may grow with the layers
+        return spec
+    windows = window_layers(spec, family)
+    period = windows.index(False) + 1 if True in windows and False in windows else 2
+    blocks = min(spec.block_count, _TRIAL_DEVICES * max(2, period))
+    if blocks == spec.block_count:
+        return spec
+    return replace(
+        spec,
+        block_count=blocks,
+        head_count=spec.head_count[:blocks],
+        head_count_kv=spec.head_count_kv[:blocks],
+        feed_forward_length=spec.feed_forward_length[:blocks],
+        tensors=tuple(t for t in spec.tensors if t.block is None or t.block < blocks),
+    )
+
+
+def _beside_layers(
+    twin: ModelSpec,
+    machine: Machine,
+    devices: tuple[Device, ...],
+    settings: LlamaCppSettings,
+    *,
+    partial: bool,
+) -> tuple[dict[Role, int], int]:
+    """What a device holds beside its layers and its driver context, by role, and the same for the host."""
+    fixed = dict.fromkeys(Role, 0)
+    layers = twin.block_count + 1
+    if not devices:
+        return fixed, _trial(twin, machine, (), settings, ())[1]
+    start = 1 if partial and layers > 2 else 0
+    one, host = _trial(twin, machine, devices[:1], settings, (layers - start,))
+    fixed[Role.ALONE] = one[0]
+    if len(devices) > 1 and layers - start > 1:
+        several = devices[: min(len(devices), _TRIAL_DEVICES, layers - start)]
+        counts = [(layers - start) // len(several)] * len(several)
+        counts[0] += layers - start - sum(counts)
+        found, host_of_several = _trial(twin, machine, several, settings, counts)
+        fixed[Role.FIRST], fixed[Role.LAST] = found[0], found[-1]
+        fixed[Role.MIDDLE] = max(found[1:-1], default=max(found))
+        host = max(host, host_of_several)
+    return fixed, host
+
+
+def _trial(
+    twin: ModelSpec,
+    machine: Machine,
+    devices: tuple[Device, ...],
+    settings: LlamaCppSettings,
+    counts: Sequence[int],
+) -> tuple[list[int], int]:
+    placed = place(settings, devices, counts) if devices else settings
+    bill = weigh(twin, placed, devices, machine.host.isa)
+    at = start = twin.block_count + 1 - sum(counts)
+    left = []
+    for device, count in zip(devices, counts, strict=True):
+        prefix = _prefix(twin, device, settings)
+        left.append(bill.on(device.id).total_bytes - prefix[at + count] + prefix[at] - _context_bytes(device))
+        at += count
+    gaps = sum(line.bytes for line in bill.lines if line.device == HOST and line.formula == "weights.mapped-gaps")
+    host = bill.on(HOST).total_bytes - gaps - _host_prefix(twin, machine, settings)[start]
+    return left, host
+
+
+def _prefix(spec: ModelSpec, device: Device, settings: LlamaCppSettings) -> Sequence[int]:
+    """Running sums of what each layer, and last the output, puts on *device*."""
+    total = spec.block_count + 1
+    own = [0] * total
+    trial = place(settings, (device,), (total,))
+    resolved = resolve(spec, trial, (device,))
+    tied = _is_tied(spec)
+    for tensor in spec.tensors:
+        if tensor.block is not None:
+            index = min(tensor.block, total - 1)
+            if tensor.block < _blocks_in_ram(spec, settings) and _is_expert(tensor.name):
+                continue
+        elif tensor.name in {"output.weight", "output_norm.weight"} or (
+            tied and tensor.name == "token_embd.weight"
+        ):
+            index = total - 1
+        else:
+            continue
+        own[index] += allocation_bytes(device, tensor.dtype, tensor.shape, tensor.n_bytes)
+    for cache in cache_layers(spec, family_of(spec), trial, resolved):
+        if cache.device != HOST:
+            own[cache.block] += cache.k_bytes + cache.v_bytes
+    return _running(own)
+
+
+def _host_prefix(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings) -> Sequence[int]:
+    """What layers ``0..i-1`` put on the host, by *i*; what stays there in any case is in every entry."""
+    total = spec.block_count + 1
+    own = [0] * total
+    always = 0
+    on_host = replace(settings, n_gpu_layers=0, tensor_split=(), devices=("none",))
+    for tensor in spec.tensors:
+        if tensor.block is None:
+            continue
+        if tensor.block < _blocks_in_ram(spec, settings) and _is_expert(tensor.name):
+            always += tensor.n_bytes
+        else:
+            own[min(tensor.block, total - 1)] += tensor.n_bytes
+    for cache in cache_layers(spec, family_of(spec), on_host, resolve(spec, on_host, machine.devices)):
+        if settings.kv_offload:
+            own[cache.block] += cache.k_bytes + cache.v_bytes
+        else:
+            always += cache.k_bytes + cache.v_bytes
+    for tensor in spec.tensors:
+        if tensor.name == "output.weight":
+            own[-1] += tensor.n_bytes
+    return [always + n for n in _running(own)]
+
+
+def _running(own: Sequence[int]) -> list[int]:
+    prefix = [0]
+    for size in own:
+        prefix.append(prefix[-1] + size)
+    return prefix
+
+
+def _room(free: int, fixed: dict[Role, int]) -> tuple[int, int, int, int]:
+    return (
+        free - fixed[Role.ALONE],
+        free - fixed[Role.FIRST],
+        free - fixed[Role.MIDDLE],
+        free - fixed[Role.LAST],
+    )
+
+
+def _role(index: int, used: Sequence[int]) -> Role:
+    if len(used) == 1:
+        return Role.ALONE
+    return Role.FIRST if index == used[0] else Role.LAST if index == used[-1] else Role.MIDDLE
+
+
+def _kind(device: Device) -> tuple[str, bool]:
+    return backend_of(device), device.unified_memory
+
+
+def _blocks_in_ram(spec: ModelSpec, settings: LlamaCppSettings) -> int:
+    """The first so many blocks keep their routed experts in RAM."""
+    return spec.block_count if settings.cpu_moe else settings.n_cpu_moe
+
+
+def _is_expert(name: str) -> bool:
+    return "_exps" in name or "_chexps" in name
+
+
+def _is_tied(spec: ModelSpec) -> bool:
+    return not any(t.name == "output.weight" for t in spec.tensors)
+
+
+def _context_bytes(device: Device) -> int:
+    """The driver's context, as ``memory.llama_cpp.bill`` charges it."""
+    return (
+        round(device.context_bytes.value) if backend_of(device) in CUDA_LIKE and device.context_bytes.value else 0
+    )

@@ -1,0 +1,158 @@
+"""A deployment: one planned model with its engine process, as the gateway and the control API see it."""
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from terazi.engines.base import LaunchSpec
+from terazi.engines.llama_cpp.binary import Binary
+from terazi.engines.llama_cpp.launch import launch_spec
+from terazi.gateway.backend import HeldMemory, ModelCard
+from terazi.memory.bill import HOST
+from terazi.models.spec import ArrayInfo, ModelSpec
+from terazi.placement.plan import Plan
+from terazi.service.config import LlamaCppTable
+from terazi.service.weighing import Weighing
+from terazi.supervisor.runner import EngineRunner
+
+_PART = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+class Deployment:
+    """Implements the gateway's ``Backend``."""
+
+    def __init__(
+        self, weighing: Weighing, plan: Plan, binary: Binary, *, alias: str, run_dir: Path, limits: LlamaCppTable
+    ) -> None:
+        self.weighing = weighing
+        self.plan = plan
+        self.card = make_card(weighing.spec, plan, alias=alias)
+        self.log_path = str(run_dir / "logs" / f"{_slug(self.card.id)}.log")
+        self._in_flight = 0
+
+        def launch(port: int) -> LaunchSpec:
+            """A new port and a new key for every start."""
+            launch = launch_spec(
+                plan,
+                weighing.spec,
+                binary,
+                port=port,
+                api_key=secrets.token_urlsafe(24),
+                model_path=weighing.spec.files[0].path,
+                model_name=self.card.id,
+                threads=weighing.machine.host.cores,
+            )
+            return dataclasses.replace(launch, stall_s=limits.stall_s, stop_grace_s=limits.stop_grace_s)
+
+        self.runner = EngineRunner(
+            launch,
+            run_dir=str(run_dir),
+            log_path=self.log_path,
+            in_flight=lambda: self._in_flight,
+        )
+
+    @property
+    def base_url(self) -> str:
+        """Where the engine listens now."""
+        return self.runner.spec.base_url
+
+    @property
+    def api_key(self) -> str:
+        """The key that the engine demands."""
+        return self.runner.spec.api_key
+
+    @property
+    def state(self) -> str:
+        """The lifecycle state's name."""
+        return self.runner.state.phase.value
+
+    @property
+    def memory(self) -> HeldMemory:
+        """Planned bytes in all, and of them on accelerators."""
+        total = self.plan.bill.total_bytes
+        return HeldMemory(size_bytes=total, size_vram_bytes=total - self.plan.bill.on(HOST).total_bytes)
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that the engine is working on."""
+        return self._in_flight
+
+    @contextlib.contextmanager
+    def tracking(self) -> Iterator[None]:
+        """Count a request while it is with the engine."""
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+
+    async def ready(self) -> None:
+        """Wait until the engine answers; raises EngineError if it won't."""
+        await self.runner.wait_ready()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The model's part of ``terazi ps --json``: planned bytes beside those that the engine's log states."""
+        report = self.runner.report
+        measured: dict[str, int] = {}
+        for buffer in () if report is None else report.buffers:
+            measured[buffer.device] = measured.get(buffer.device, 0) + buffer.bytes
+        return {
+            "id": self.card.id,
+            "aliases": list(self.card.aliases),
+            "state": self.state,
+            "engine": self.plan.engine,
+            "pid": self.runner.pid,
+            "plan_id": self.plan.id,
+            "in_flight": self._in_flight,
+            "restarts": self.runner.restarts,
+            "context": self.card.context_length,
+            "devices": [
+                {
+                    "id": share.id,
+                    "name": share.name,
+                    "layers": None if share.layers is None else list(share.layers),
+                    "planned_bytes": share.total_bytes,
+                    "measured_bytes": measured.get(share.id),
+                }
+                for share in self.plan.devices
+                if share.total_bytes
+            ],
+        }
+
+
+def make_card(spec: ModelSpec, plan: Plan, *, alias: str) -> ModelCard:
+    """What clients are told about the model."""
+    path = Path(spec.files[0].path)
+    name = _PART.sub("", path.stem)
+    stat = path.stat()
+    template = spec.metadata.get("tokenizer.chat_template")
+    capabilities = ["completion", *(["tools"] if isinstance(template, str) and "tool" in template else [])]
+    return ModelCard(
+        id=name,
+        aliases=(alias,) if alias != name and "/" not in alias else (),
+        architecture=spec.architecture,
+        family=spec.architecture,
+        parameter_count=spec.parameter_count,
+        quantisation=spec.quantisation,
+        size_bytes=spec.file_bytes,
+        context_length=plan.workload.context or spec.context_length,
+        training_context_length=spec.context_length,
+        embedding_length=spec.embedding_length,
+        created_s=int(stat.st_mtime),
+        modified=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(stat.st_mtime)),
+        digest=hashlib.sha256(f"{name}:{spec.file_bytes}:{stat.st_mtime_ns}".encode()).hexdigest(),
+        capabilities=tuple(capabilities),
+        model_info={key: value for key, value in spec.metadata.items() if not isinstance(value, ArrayInfo | tuple)},
+        template=template if isinstance(template, str) else None,
+        engine=plan.engine,
+    )
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80] or "model"

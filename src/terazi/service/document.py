@@ -1,0 +1,113 @@
+"""A weighing as one JSON document, schema ``terazi.weighing/1``."""
+
+import dataclasses
+import json
+from typing import Any
+
+from terazi.errors import TeraziError
+from terazi.hardware.saved import machine_to_json
+from terazi.models.spec import ModelSpec
+from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
+from terazi.service.weighing import Weighing, typed_command
+
+SCHEMA = "terazi.weighing/1"
+
+
+def to_document(weighing: Weighing) -> dict[str, Any]:
+    """The document. Bytes, seconds and watts; unknown is null. A refused plan still shows what came closest."""
+    outcome = weighing.outcome
+    return {
+        "schema": SCHEMA,
+        "model": _model(weighing.spec),
+        "machine": machine_to_json(weighing.machine),
+        "workload": dataclasses.asdict(weighing.workload),
+        "verdict": Verdict.REFUSED if isinstance(outcome, Refusal) else outcome.verdict,
+        "plan": {
+            "id": None if isinstance(outcome, Refusal) else outcome.id,
+            "engine": outcome.bill.engine,
+            "settings": dataclasses.asdict(outcome.settings),
+            "argv": list(typed_command(weighing)),
+            "devices": [_share(share) for share in _shares(outcome)],
+            "reasons": [outcome.reason] if isinstance(outcome, Refusal) else list(outcome.reasons),
+        },
+        "bill": {
+            "engine": outcome.bill.engine,
+            "build": outcome.bill.build,
+            "exact": outcome.bill.exact,
+            "reasons": list(outcome.bill.reasons),
+            "lines": [dataclasses.asdict(line) for line in outcome.bill.lines],
+            "growth": [dataclasses.asdict(line) for line in outcome.bill.growth],
+            "total_bytes": outcome.bill.total_bytes,
+        },
+        "forecast": None if weighing.forecast is None else dataclasses.asdict(weighing.forecast),
+        "refusal": _refusal(outcome) if isinstance(outcome, Refusal) else None,
+        "notes": list(weighing.notes),
+    }
+
+
+def document_text(weighing: Weighing) -> str:
+    """The document on one line."""
+    return json.dumps(to_document(weighing), default=_plain)
+
+
+def error_text(command: str, error: TeraziError) -> str:
+    """What stands in the place of a document for a command that can't be weighed, on one line."""
+    told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
+    return json.dumps({"schema": "terazi.error/1", "command": command.strip(), "error": told})
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, frozenset):
+        return sorted(value)
+    raise TypeError(f"not JSON: {type(value).__name__}")
+
+
+def _shares(outcome: Plan | Refusal) -> tuple[DeviceShare, ...]:
+    return outcome.closest if isinstance(outcome, Refusal) else outcome.devices
+
+
+def _share(share: DeviceShare) -> dict[str, Any]:
+    row = dataclasses.asdict(share)
+    row["layers"] = None if share.layers is None else list(share.layers)
+    return row
+
+
+def _model(spec: ModelSpec) -> dict[str, Any]:
+    return {
+        "name": spec.name,
+        "architecture": spec.architecture,
+        "quantisation": spec.quantisation,
+        "parameter_count": spec.parameter_count,
+        "block_count": spec.block_count,
+        "context_length": spec.context_length,
+        "embedding_length": spec.embedding_length,
+        "vocab_size": spec.vocab_size,
+        "weights_bytes": spec.weights_bytes,
+        "file_bytes": spec.file_bytes,
+        "files": [dataclasses.asdict(file) for file in spec.files],
+        "origin": spec.origin,
+    }
+
+
+def _refusal(refusal: Refusal) -> dict[str, Any]:
+    return {
+        "reason": refusal.reason,
+        "shortfall": [
+            {
+                "device": s.device,
+                "needed_bytes": s.needed_bytes,
+                "capacity_bytes": s.capacity_bytes,
+                "missing_bytes": s.missing_bytes,
+            }
+            for s in refusal.shortfall
+        ],
+        "alternatives": [
+            {
+                "change": a.change,
+                "gives_up": a.gives_up,
+                "total_bytes": a.total_bytes,
+                "settings": dataclasses.asdict(a.settings),
+            }
+            for a in refusal.alternatives
+        ],
+    }

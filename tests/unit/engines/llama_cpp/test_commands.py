@@ -1,0 +1,171 @@
+"""Command lines, read as the engine reads them."""
+
+import pytest
+
+from terazi.engines.llama_cpp.commands import Command, parse_command
+from terazi.errors import UsageError
+from terazi.memory.llama_cpp.layers import ALL_LAYERS
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+
+
+def read(text: str, **environment: str) -> Command:
+    return parse_command(text.split(), environment)
+
+
+def settings(text: str, **environment: str) -> LlamaCppSettings:
+    return read("llama-server " + text, **environment).settings
+
+
+def test_nothing_given_is_the_defaults() -> None:
+    assert settings("") == LlamaCppSettings()
+    assert read("llama-fit-params").settings.tool == "llama-fit-params"
+
+
+@pytest.mark.parametrize(
+    ("spellings", "field", "value"),
+    [
+        ("-c 4096|--ctx-size 4096|--ctx_size 4096", "n_ctx", 4096),
+        ("-np 3|--parallel 3", "n_parallel", 3),
+        ("-np -1", "n_parallel", None),
+        ("-kvu|--kv-unified", "kv_unified", True),
+        ("-no-kvu|--no-kv-unified", "kv_unified", False),
+        ("-b 256|--batch-size 256", "n_batch", 256),
+        ("-ub 128|--ubatch-size 128", "n_ubatch", 128),
+        ("-fa on|-fa 1|--flash-attn enabled|-fa true", "flash_attn", "on"),
+        ("-fa off|-fa 0|--flash-attn disabled", "flash_attn", "off"),
+        ("-fa auto|-fa -1", "flash_attn", "auto"),
+        ("-ctk q8_0|--cache-type-k q8_0", "type_k", "q8_0"),
+        ("-ctv iq4_nl|--cache-type-v iq4_nl", "type_v", "iq4_nl"),
+        ("--swa-full", "swa_full", True),
+        ("-ngl 12|--gpu-layers 12|--n-gpu-layers 12", "n_gpu_layers", 12),
+        ("-ngl auto|-ngl -1", "n_gpu_layers", None),
+        ("-ngl all", "n_gpu_layers", ALL_LAYERS),
+        ("-ts 3,1|-ts 3/1|--tensor-split 3,1", "tensor_split", (3.0, 1.0)),
+        ("-sm none|--split-mode none", "split_mode", "none"),
+        ("-mg 1|--main-gpu 1", "main_gpu", 1),
+        ("-dev CUDA1,CUDA0|--device CUDA1,CUDA0", "devices", ("CUDA1", "CUDA0")),
+        ("--rpc a:1,b:2|--rpc a:1 --rpc b:2", "rpc", ("a:1", "b:2")),
+        ("-nkvo|--no-kv-offload|--no-kv_offload", "kv_offload", False),
+        ("-nkvo -kvo", "kv_offload", True),
+        ("-lm none|--load-mode none|--load-mode dio|-lm mlock", "mmap", False),
+        ("-lm mlock|-lm mmap+mlock", "mlock", True),
+        ("-nr|--no-repack", "repack", False),
+        ("--no-op-offload", "op_offload", False),
+        ("--no-host", "no_host", True),
+        ("-ot a=CPU,b=RPC0[h:1]|-ot a=CPU -ot b=RPC0[h:1]", "override_tensor", (("a", "CPU"), ("b", "RPC0[h:1]"))),
+        ("-cmoe|--cpu-moe", "cpu_moe", True),
+        ("-ncmoe 7|--n-cpu-moe 7", "n_cpu_moe", 7),
+        ("-cram 100|--cache-ram 100", "cache_ram_mib", 100),
+        ("-ctxcp 4|--ctx-checkpoints 4|--swa-checkpoints 4", "ctx_checkpoints", 4),
+        ("--embedding|--embeddings|--rerank|--reranking", "embedding", True),
+        ("-fit off|--fit off", "fit", False),
+    ],
+)
+def test_every_spelling(spellings: str, field: str, value: object) -> None:
+    for spelling in spellings.split("|"):
+        command = read("llama-server " + spelling)
+        assert getattr(command.settings, field) == value, spelling
+        assert command.unknown_flags == (), spelling
+
+
+def test_dense_layers_on_the_cpu_become_overrides() -> None:
+    (first, second) = settings("-ncffn 2").override_tensor
+    assert first == (r"blk\.0\.ffn_(up|down|gate)\.", "CPU")
+    assert second[0].startswith(r"blk\.1\.")
+
+
+def test_the_rest_is_harmless_and_takes_its_values() -> None:
+    command = read(
+        "llama-server -m x.gguf --port 8080 --api-key -c --temp 0.7 --jinja -t 8 "
+        "--control-vector-layer-range 1 2 -c 512"
+    )
+    # "-c" after --api-key is the key, not the context
+    assert command.settings.n_ctx == 512
+    assert command.model_path == "x.gguf"
+    assert command.unknown_flags == ()
+
+
+def test_models_can_be_named_in_other_ways() -> None:
+    command = read("llama-server -hf org/repo:Q4_K_M -hff file.gguf")
+    assert (command.model_path, command.hf_repo, command.hf_file) == (None, "org/repo:Q4_K_M", "file.gguf")
+
+
+def test_unknown_flags_are_named_and_their_values_are_not_read_as_flags() -> None:
+    command = read("llama-server --frobnicate 3 -c 512 --ctx-size=4096 stray")
+    assert command.unknown_flags == ("--frobnicate", "--ctx-size=4096")
+    assert command.settings.n_ctx == 512
+    assert read("llama-server stray").unknown_flags == ("stray",)
+
+
+def test_flags_of_another_tool_are_unknown() -> None:
+    assert read("llama-fit-params -kvu").unknown_flags == ("-kvu",)
+    assert read("llama-fit-params --fit-print on").unknown_flags == ()
+    assert read("llama-server --fit-print on").unknown_flags == ("--fit-print",)
+
+
+def test_spellings_of_other_builds_are_weighed_and_said() -> None:
+    command = read("llama-server --no-mmap")
+    assert not command.settings.mmap
+    assert command.unknown_flags == ()
+    assert "--load-mode none" in command.notes[0]
+    assert read("llama-server --mlock").settings.mlock
+
+
+def test_environment_counts_below_the_command_line() -> None:
+    got = settings("-c 512", LLAMA_ARG_CTX_SIZE="4096", LLAMA_ARG_UBATCH="64", LLAMA_ARG_FLASH_ATTN="off")
+    assert (got.n_ctx, got.n_ubatch, got.flash_attn) == (512, 64, "off")
+    assert not settings("", LLAMA_ARG_NO_KV_OFFLOAD="anything").kv_offload
+    assert not settings("", LLAMA_ARG_KV_OFFLOAD="0").kv_offload
+    assert settings("", LLAMA_ARG_SWA_FULL="1").swa_full
+    assert not settings("", LLAMA_ARG_SWA_FULL="0").swa_full
+    assert settings("", PATH="x", LLAMA_ARG_HOST="y") == LlamaCppSettings()
+    with pytest.raises(UsageError, match="LLAMA_ARG_CTX_SIZE"):
+        settings("", LLAMA_ARG_CTX_SIZE="big")
+
+
+def test_a_number_with_a_suffix_is_read_as_the_engine_reads_it() -> None:
+    command = read("llama-server -c 4k")
+    assert command.settings.n_ctx == 4
+    assert "-c 4k as 4" in command.notes[0]
+
+
+def test_what_is_not_weighed_is_said() -> None:
+    notes = read("llama-server -m a.gguf --mmproj b.gguf -md c.gguf --spec-type draft-mtp --lora d.gguf").notes
+    assert len(notes) == 4
+    assert all(note.startswith("Not in the bill") for note in notes)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-c abc", "-c", "-c -5", "-c 99999999999", "-np 0", "-b 0", "-fa maybe", "-ctk q9", "-ctv Q8_0",
+        "-ngl some", "-ts a,b", "-ts", "-ts ,", "-ts 1,-1", "-ts nan", "-ts inf,1", "-sm diagonal", "-mg first",
+        "-dev ,", "--rpc ,", "-lm fast", "-ot exps", "-ot exps=", "-ncmoe -1", "-ncffn 100000", "-fit perhaps",
+        "-ctv q8_0 -fa off", "--control-vector-layer-range 1",
+    ],
+)  # fmt: skip
+def test_bad_values_are_usage_errors_with_a_hint(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings(text)
+    assert caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("argv", "tool"),
+    [
+        (["/usr/bin/llama-server"], "llama-server"),
+        (["C:\\llama\\llama-cli.exe"], "llama-cli"),
+        (["./llama-fit-params"], "llama-fit-params"),
+        (["llama", "serve"], "llama-server"),
+        (["llama", "cli"], "llama-cli"),
+    ],
+)
+def test_tools_by_any_path(argv: list[str], tool: str) -> None:
+    assert parse_command(argv).tool == tool
+
+
+@pytest.mark.parametrize("argv", [[], ["vllm", "serve"], ["llama"], ["llama", "download"], ["llama-quantize"]])
+def test_other_programs_are_refused(argv: list[str]) -> None:
+    with pytest.raises(UsageError):
+        parse_command(argv)

@@ -1,0 +1,63 @@
+"""Bills against 677 measured commands of 30 models: exact where a family is known, never below where it isn't."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import bill_cases
+from terazi.engines.llama_cpp.commands import parse_command
+from terazi.memory.bill import Bill, LineBasis
+from terazi.memory.llama_cpp.bill import weigh
+from terazi.memory.llama_cpp.families import family_of
+
+MODELS = bill_cases.load(Path(__file__).parents[3] / "golden" / "bill_cases.json")
+KNOWN = [name for name, model in MODELS.items() if family_of(model.spec)]
+UNKNOWN = [name for name in MODELS if name not in KNOWN]
+
+
+def bill_of(model: bill_cases.Measured, case: bill_cases.Case) -> Bill:
+    # measured without mapping the file
+    settings = replace(parse_command(case.command).settings, mmap=False)
+    return weigh(model.spec, settings, bill_cases.stand_ins(case.devices), model.isa)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_known_family_is_exact_to_the_byte(name: str) -> None:
+    model = MODELS[name]
+    assert len(model.cases) > 10
+    for case in model.cases:
+        bill = bill_of(model, case)
+        assert bill.exact, case.name
+        for device, expected in case.expected.items():
+            share = bill.on(device)
+            held = (share.weights_bytes, share.kv_bytes + share.state_bytes, share.compute_bytes)
+            assert held == expected, (case.name, device)
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_unknown_family_is_a_labelled_upper_bound(name: str) -> None:
+    model = MODELS[name]
+    for case in model.cases:
+        bill = bill_of(model, case)
+        assert not bill.exact
+        assert any(model.spec.architecture in reason for reason in bill.reasons)
+        assert any(line.basis is LineBasis.UPPER_BOUND for line in bill.lines)
+        for device, (weights, kept, compute) in case.expected.items():
+            share = bill.on(device)
+            assert share.weights_bytes >= weights, (case.name, device)
+            assert share.kv_bytes + share.state_bytes >= kept, (case.name, device)
+            assert share.compute_bytes >= compute, (case.name, device)
+
+
+def test_the_families_of_this_delivery_are_among_the_measured() -> None:
+    covered = {MODELS[name].spec.architecture for name in KNOWN}
+    assert {"llama", "gemma3"} <= covered
+
+
+def test_checkpoints_of_a_window_model_are_a_ceiling_beside_the_bill() -> None:
+    model = MODELS["gemma-3-27b"]
+    settings = parse_command(["llama-server", "-c", "32768", "-ctxcp", "3"]).settings
+    growth = {line.formula: line.bytes for line in weigh(model.spec, settings, (), model.isa).growth}
+    # 52 of 62 layers keep 1024 cells of window and 512 of micro-batch: K and V of 16 heads of 128, half precision
+    assert growth["context-checkpoints"] == 3 * 4 * 52 * 2 * 1536 * 16 * 128 * 2

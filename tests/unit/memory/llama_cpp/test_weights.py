@@ -1,0 +1,149 @@
+"""Which buffer a tensor goes to, on backends that the measured cases don't have."""
+
+from dataclasses import replace
+
+import pytest
+
+from terazi.errors import UsageError
+from terazi.hardware.machine import Device
+from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.resolve import resolve
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.weights import BufferKind, WeightBuffer, place_tensors, weight_buffers
+from terazi.models.spec import ModelSpec
+from tiny_models import device, llama
+
+AVX2 = frozenset({"avx2"})
+CUDA = (device("CUDA0", backend="cuda"),)
+
+
+def buffers(
+    spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...] = (), isa: frozenset[str] = AVX2
+) -> dict[tuple[str, BufferKind], WeightBuffer]:
+    resolved = resolve(spec, settings, devices)
+    placements = place_tensors(spec, settings, resolved, isa)
+    return {(b.device, b.kind): b for b in weight_buffers(placements, settings, resolved, isa)}
+
+
+def test_mapped_buffer_spans_from_its_first_to_its_last_tensor() -> None:
+    spec = llama(rope_factors=True)
+    got = buffers(spec, LlamaCppSettings())
+    plain, repacked = got[HOST, BufferKind.PLAIN], got[HOST, BufferKind.REPACK]
+    last = spec.tensors[-1]
+    assert plain.mapped
+    assert plain.buffer_bytes == last.offset + last.n_bytes  # the embedding is first, the rope factors last
+    products = [t for t in spec.tensors if len(t.shape) == 2 and t.name != "token_embd.weight"]
+    assert repacked.buffer_bytes == sum(t.n_bytes for t in products)
+    assert plain.tensor_bytes == sum(-(-t.n_bytes // 32) * 32 for t in spec.tensors if t not in products)
+
+
+def test_nothing_is_mapped_when_told_so() -> None:
+    plain = buffers(llama(), LlamaCppSettings(mmap=False, repack=False))[HOST, BufferKind.PLAIN]
+    assert not plain.mapped
+    assert plain.buffer_bytes == llama().weights_bytes
+
+
+def test_each_part_of_a_split_file_has_its_own_span() -> None:
+    spec = llama()
+    half = len(spec.tensors) // 2
+    start = spec.tensors[half].offset
+    moved = tuple(
+        replace(t, offset=t.offset - start, file_index=1) if i >= half else t for i, t in enumerate(spec.tensors)
+    )
+    split = buffers(replace(spec, tensors=moved), LlamaCppSettings(repack=False))
+    assert split[HOST, BufferKind.PLAIN].buffer_bytes == pytest.approx(spec.weights_bytes, abs=64)
+
+
+def test_flags_of_the_cpu_decide_what_is_repacked() -> None:
+    kinds = {
+        ("q4_K", AVX2): True,
+        ("q4_K", frozenset[str]()): False,
+        ("q6_K", AVX2): False,
+        ("q6_K", frozenset({"asimd", "asimddp"})): True,
+        ("q2_K", AVX2): False,
+        ("q2_K", frozenset({"avx512f"})): True,
+        ("q8_0", frozenset({"asimd", "i8mm"})): True,
+        ("f16", AVX2): False,
+    }
+    for (dtype, isa), expected in kinds.items():
+        got = buffers(llama(dtype=dtype), LlamaCppSettings(), isa=isa)
+        assert ((HOST, BufferKind.REPACK) in got) is expected, (dtype, isa)
+
+
+def test_rows_that_dont_fill_the_kernel_are_not_repacked() -> None:
+    odd = llama(vocab=1001)
+    with_head = buffers(llama(vocab=1000), LlamaCppSettings())[HOST, BufferKind.REPACK].buffer_bytes
+    without = buffers(odd, LlamaCppSettings())[HOST, BufferKind.REPACK].buffer_bytes
+    assert with_head - without == next(t for t in llama().tensors if t.name == "output.weight").n_bytes
+
+
+def test_amx_keeps_its_own_format() -> None:
+    isa = frozenset({"avx2", "amx_int8", "avx512_vnni"})
+    spec = llama(dtype="q8_0", vocab=1024)
+    amx = buffers(spec, LlamaCppSettings(), isa=isa)[HOST, BufferKind.AMX]
+    products = [t for t in spec.tensors if len(t.shape) == 2 and t.name != "token_embd.weight"]
+    # four bytes more for each block of 34
+    assert amx.buffer_bytes == sum(t.n_bytes // 34 * 38 for t in products)
+
+
+def test_tied_embedding_is_held_twice_only_across_buffers() -> None:
+    tied = llama(tied=True, dtype="q8_0")
+    embedding = tied.tensors[0].n_bytes
+    alone = buffers(tied, LlamaCppSettings(mmap=False))
+    assert alone[HOST, BufferKind.PLAIN].buffer_bytes == tied.weights_bytes
+    split = buffers(tied, LlamaCppSettings(mmap=False), (device("RPC0"),))
+    assert split[HOST, BufferKind.PLAIN].buffer_bytes == embedding
+    assert split["RPC0", BufferKind.DEVICE].buffer_bytes == tied.weights_bytes
+
+
+def test_every_device_gets_its_own_rope_factors() -> None:
+    devices = (device("RPC0"), device("RPC1"))
+    spec = llama(rope_factors=True)
+    resolved = resolve(spec, LlamaCppSettings(), devices)
+    where = [p.device for p in place_tensors(spec, LlamaCppSettings(), resolved, AVX2) if "rope" in p.tensor.name]
+    assert where == ["RPC0", "RPC1"]
+
+
+def test_pinned_host_memory_keeps_cuda_hosts_from_repacking() -> None:
+    settings = LlamaCppSettings(n_gpu_layers=2)
+    assert (HOST, BufferKind.REPACK) not in buffers(llama(), settings, CUDA)
+    assert (HOST, BufferKind.PINNED) in buffers(llama(), replace(settings, mmap=False), CUDA)
+    assert (HOST, BufferKind.REPACK) in buffers(llama(), replace(settings, no_host=True), CUDA)
+    assert (HOST, BufferKind.REPACK) in buffers(llama(), settings, (device("RPC0"),))
+
+
+def test_cuda_pads_quantised_rows_and_aligns_to_128() -> None:
+    spec = llama(width=256, heads=4, inner=512, dtype="q8_0")
+    got = buffers(spec, LlamaCppSettings(), CUDA)["CUDA0", BufferKind.DEVICE]
+    expected = 0
+    for tensor in spec.tensors[1:]:
+        size = tensor.n_bytes
+        if tensor.dtype == "q8_0" and tensor.shape[0] == 256:
+            size += 256 // 32 * 34
+        expected += -(-size // 128) * 128
+    assert got.buffer_bytes == expected
+
+
+def test_overrides_go_by_the_first_match_and_by_endpoint() -> None:
+    devices = (device("RPC0"), device("RPC1"))
+    settings = LlamaCppSettings(
+        rpc=("a:1", "b:2"),
+        override_tensor=((r"blk\.0\.ffn_.*", "RPC0[b:2]"), (r"ffn_down", "CPU"), (r"ffn_down", "RPC0[a:1]")),
+    )
+    resolved = resolve(llama(), settings, devices)
+    found = {p.tensor.name: p.device for p in place_tensors(llama(), settings, resolved, AVX2)}
+    assert found["blk.0.ffn_down.weight"] == "RPC1"
+    assert found["blk.1.ffn_down.weight"] == HOST
+    with pytest.raises(UsageError, match="CUDA7"):
+        place_tensors(llama(), LlamaCppSettings(override_tensor=(("ffn", "CUDA7"),)), resolved, AVX2)
+
+
+def test_experts_of_the_first_blocks_stay_on_the_host() -> None:
+    spec = llama(experts=4)
+    settings = LlamaCppSettings(n_cpu_moe=2)
+    resolved = resolve(spec, settings, (device("RPC0"),))
+    on_host = {p.tensor.name for p in place_tensors(spec, settings, resolved, AVX2) if p.device == HOST}
+    experts = {t.name for t in spec.tensors if "_exps" in t.name and t.block in {0, 1}}
+    assert on_host == experts | {"token_embd.weight"}
+    everywhere = place_tensors(spec, LlamaCppSettings(cpu_moe=True), resolved, AVX2)
+    assert {p.tensor.block for p in everywhere if "_exps" in p.tensor.name and p.device == HOST} == {0, 1, 2, 3}

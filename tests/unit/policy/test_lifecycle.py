@@ -1,0 +1,214 @@
+"""The lifecycle, one path at a time."""
+
+import pytest
+
+from terazi.policy.lifecycle import Limits, State, back_off_s, step
+from terazi.policy.lifecycle_messages import (
+    Announce,
+    AwaitDrain,
+    CheckHealth,
+    Command,
+    Event,
+    HealthAnswered,
+    LaunchRequested,
+    Phase,
+    ProbeAnswered,
+    ProbeFailed,
+    ProbeGeneration,
+    ProcessExited,
+    ProcessSpawned,
+    ProgressSeen,
+    RequestsDrained,
+    Retry,
+    SendKill,
+    SendTerm,
+    Spawn,
+    StopRequested,
+    Ticked,
+)
+
+LIMITS = Limits(stall_s=60, stop_grace_s=10, stable_s=60, max_load_failures=3)
+
+
+class Play:
+    """Feeds events at given times and keeps what was commanded."""
+
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.state = State(limits=limits)
+        self.commands: tuple[Command, ...] = ()
+
+    def at(self, now: float, *events: Event) -> "Play":
+        """All *events* at *now*."""
+        self.commands = ()
+        for event in events:
+            self.state, commands = step(self.state, event, now)
+            self.commands += commands
+        return self
+
+    def said(self, kind: type[Command]) -> list[Command]:
+        """The commands of one kind that the last call gave."""
+        return [c for c in self.commands if isinstance(c, kind)]
+
+    def ready(self, now: float = 1.0) -> "Play":
+        """A ready engine with pid 7 (generation 1)."""
+        self.at(now, LaunchRequested(), ProcessSpawned(generation=1, pid=7), HealthAnswered(generation=1, ok=True))
+        assert self.said(ProbeGeneration), "health alone is not ready"
+        assert self.state.phase is Phase.LOADING
+        return self.at(now, ProbeAnswered(generation=1))
+
+
+def test_ready_needs_a_generated_token() -> None:
+    assert Play().ready().state.phase is Phase.READY
+
+
+def test_long_loading_with_progress_is_not_given_up() -> None:
+    play = Play().at(0, LaunchRequested(), ProcessSpawned(generation=1, pid=7))
+    for minute in range(1, 100):
+        play.at(minute * 59, ProgressSeen(generation=1), Ticked())
+        assert play.state.phase is Phase.LOADING
+
+
+def test_stalled_loading_is_ended_and_tried_again() -> None:
+    play = Play().at(0, LaunchRequested(), ProcessSpawned(generation=1, pid=7)).at(61, Ticked())
+    assert play.state.phase.value == "failed"
+    assert "no progress for 60 s" in play.state.reason
+    assert play.said(SendTerm) == [SendTerm(pid=7)]
+    assert play.at(72, Ticked()).said(SendKill) == [SendKill(pid=7)]
+    play.at(73, ProcessExited(generation=1, code=None, signal=9))
+    assert play.state.phase.value == "backing_off"
+    assert "no progress" in play.state.reason
+    assert play.at(74, Ticked()).said(Spawn) == [Spawn(generation=2)]
+
+
+def test_healthy_engine_that_never_generates_is_given_up() -> None:
+    play = Play().at(0, LaunchRequested(), ProcessSpawned(generation=1, pid=7))
+    play.at(1, HealthAnswered(generation=1, ok=True)).at(30, ProbeFailed(generation=1, reason="HTTP 500"))
+    assert play.said(CheckHealth)
+    play.at(31, HealthAnswered(generation=1, ok=True)).at(62, Ticked())
+    assert play.state.phase is Phase.FAILED
+    assert "generates nothing (HTTP 500)" in play.state.reason
+
+
+def test_death_while_ready_is_answered_with_a_start_after_a_pause() -> None:
+    play = Play().ready().at(2, ProcessExited(generation=1, code=None, signal=6, reason="CUDA error"))
+    assert play.state.phase is Phase.BACKING_OFF
+    assert play.state.reason == "it ended with signal 6 while ready: CUDA error"
+    assert [a.phase for a in play.commands if isinstance(a, Announce)] == [Phase.FAILED, Phase.BACKING_OFF]
+    assert not play.at(2.5, Ticked()).said(Spawn)
+    assert play.at(3.0, Ticked()).said(Spawn)
+
+
+def test_crash_loop_after_ready_waits_longer_each_time_and_forgets_after_a_minute() -> None:
+    play, now, pauses = Play(), 0.0, []
+    play.at(now, LaunchRequested())
+    for generation in range(1, 9):
+        play.at(
+            now,
+            ProcessSpawned(generation=generation, pid=generation),
+            HealthAnswered(generation=generation, ok=True),
+        )
+        play.at(
+            now, ProbeAnswered(generation=generation), ProcessExited(generation=generation, code=1, signal=None)
+        )
+        assert play.state.deadline is not None
+        pauses.append(play.state.deadline - now)
+        now = play.state.deadline
+        play.at(now, Ticked())
+    assert pauses == [1, 10, 20, 40, 80, 160, 300, 300]
+    play.at(
+        now, ProcessSpawned(generation=9, pid=9), HealthAnswered(generation=9, ok=True), ProbeAnswered(generation=9)
+    )
+    play.at(now + 60, Ticked()).at(now + 61, ProcessExited(generation=9, code=1, signal=None))
+    assert play.state.deadline == now + 62
+
+
+def test_three_failures_while_loading_are_failure_for_good_with_the_reason() -> None:
+    play, now = Play().at(0, LaunchRequested()), 0.0
+    for generation in (1, 2, 3):
+        play.at(now, ProcessSpawned(generation=generation, pid=9))
+        play.at(now, ProcessExited(generation=generation, code=1, signal=None, reason="out of memory"))
+        now = play.state.deadline or now
+        play.at(now, Ticked())
+    assert play.state.phase is Phase.FAILED
+    assert play.state.ended
+    assert "out of memory" in play.state.reason
+    assert play.at(now + 1000, Ticked()).commands == ()
+    assert play.at(now + 1001, LaunchRequested()).said(Spawn), "asked for again, it tries again"
+
+
+def test_hopeless_failure_is_not_repeated_before_it_was_ever_ready() -> None:
+    play = Play().at(0, LaunchRequested(), ProcessSpawned(generation=1, pid=9))
+    play.at(1, ProcessExited(generation=1, code=1, signal=None, reason="not a GGUF", retry=Retry.NEVER))
+    assert play.state.ended
+
+
+def test_taken_port_is_answered_at_once() -> None:
+    play = Play().at(0, LaunchRequested(), ProcessSpawned(generation=1, pid=9))
+    play.at(1, ProcessExited(generation=1, code=1, signal=None, reason="port taken", retry=Retry.AT_ONCE))
+    assert play.at(1, Ticked()).said(Spawn)
+
+
+def test_no_relaunch_makes_the_first_death_final() -> None:
+    play = Play(Limits(relaunch=False)).ready().at(2, ProcessExited(generation=1, code=0, signal=None))
+    assert play.state.ended
+    assert play.state.phase is Phase.FAILED
+
+
+def test_stop_waits_for_requests_then_terminates() -> None:
+    play = Play().ready().at(5, StopRequested(drain_s=30))
+    assert play.said(AwaitDrain)
+    assert not play.said(SendTerm)
+    assert play.at(6, RequestsDrained(generation=1)).said(SendTerm)
+    assert play.at(7, ProcessExited(generation=1, code=0, signal=None)).state.phase is Phase.STOPPED
+
+
+def test_stop_does_not_wait_longer_than_it_was_told() -> None:
+    play = Play().ready().at(5, StopRequested(drain_s=30)).at(35, Ticked())
+    assert play.said(SendTerm)
+    assert play.at(45, Ticked()).said(SendKill)
+
+
+def test_second_stop_without_patience_terminates_at_once() -> None:
+    play = Play().ready().at(5, StopRequested(drain_s=30)).at(6, StopRequested(drain_s=0))
+    assert play.said(SendTerm)
+
+
+@pytest.mark.parametrize("phase", ["planned", "starting", "loading", "backing_off"])
+def test_stop_in_other_phases(phase: str) -> None:
+    play = Play()
+    if phase != "planned":
+        play.at(0, LaunchRequested())
+    if phase in {"loading", "backing_off"}:
+        play.at(0, ProcessSpawned(generation=1, pid=7))
+    if phase == "backing_off":
+        play.at(1, ProcessExited(generation=1, code=1, signal=None))
+    assert play.state.phase.value == phase
+    play.at(2, StopRequested(drain_s=30))
+    if phase == "starting":
+        assert play.state.phase is Phase.DRAINING
+        assert play.at(3, ProcessSpawned(generation=1, pid=7)).said(SendTerm)
+    if phase in {"starting", "loading"}:
+        assert play.said(SendTerm), "nothing to drain"
+        play.at(4, ProcessExited(generation=1, code=0, signal=None))
+    assert play.state.phase is Phase.STOPPED
+    assert not play.at(500, Ticked()).said(Spawn)
+
+
+def test_unkillable_process_is_reported_and_never_doubled() -> None:
+    play = Play().ready().at(5, StopRequested(drain_s=0)).at(15, Ticked()).at(25, Ticked())
+    assert play.state.phase is Phase.FAILED
+    assert "stuck in the kernel" in play.state.reason
+    assert not play.at(26, LaunchRequested()).said(Spawn)
+    assert play.at(99, ProcessExited(generation=1, code=None, signal=9)).state.phase is Phase.STOPPED
+
+
+def test_late_answer_of_an_earlier_process_counts_for_nothing() -> None:
+    play = Play().ready().at(2, ProcessExited(generation=1, code=1, signal=None)).at(3, Ticked())
+    play.at(
+        4, ProcessSpawned(generation=2, pid=8), HealthAnswered(generation=1, ok=True), ProbeAnswered(generation=1)
+    )
+    assert play.state.phase is Phase.LOADING
+
+
+def test_back_off_grows_to_its_cap() -> None:
+    assert [back_off_s(n) for n in (1, 2, 3, 7, 100)] == [1, 10, 20, 300, 300]

@@ -1,0 +1,127 @@
+"""Writes docs/reference from the code: the command line, the configuration keys, the JSON documents.
+
+``python tools/reference.py`` writes, ``--check`` fails if what is there is not what would be written.
+"""
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+HEAD = "<!-- written by `make docs` from the code; edit the code instead -->\n"
+
+
+def command_line() -> str:
+    """Every command's own help text."""
+    os.environ["COLUMNS"] = "100"  # argparse wraps to the terminal otherwise
+    from terazi.cli.main import COMMANDS, build_parser
+
+    parts = [HEAD, "# The command line\n", _block(build_parser(None).format_help())]
+    for name in COMMANDS:
+        parser = build_parser(name)
+        actions = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001
+        parts += [f"## terazi {name}\n", _block(actions.choices[name].format_help())]
+    return "\n".join(parts)
+
+
+def configuration() -> str:
+    """Every key of ``terazi.toml`` with its type, default and meaning."""
+    from terazi.service.config import Config
+
+    parts = [
+        HEAD,
+        "# terazi.toml\n",
+        "Looked for at `$TERAZI_CONFIG`, `./terazi.toml`, then the user's configuration folder.\n",
+    ]
+    for table, model in _tables("", Config):
+        rows = [
+            f"| `{name}` | `{_type(field.annotation)}` | `{_toml(field.default)}` | {field.description or ''} |"
+            for name, field in model.model_fields.items()
+            if not _is_table(field.annotation)
+        ]
+        if rows:
+            parts += [f"## [{table}]\n", "| key | type | default | meaning |\n|---|---|---|---|", *rows, ""]
+    return "\n".join(parts)
+
+
+def documents() -> str:
+    """The nouns that travel as JSON, field by field."""
+    from terazi.hardware.machine import Device, Host, Machine
+    from terazi.memory.bill import Bill, BillLine
+    from terazi.memory.llama_cpp.settings import LlamaCppSettings
+    from terazi.memory.workload import Workload
+    from terazi.performance.forecast import Forecast, Interval
+    from terazi.placement.plan import Alternative, DeviceShare, Shortfall
+
+    parts = [HEAD, "# The JSON documents\n", "Bytes, seconds and watts. Unknown is `null`.\n"]
+    nouns = (
+        Machine, Host, Device, Workload, LlamaCppSettings, Bill, BillLine, DeviceShare, Shortfall, Alternative,
+        Forecast, Interval,
+    )  # fmt: skip
+    for noun in nouns:
+        doc = re.sub(r"``([^`]*)``", r"`\1`", (noun.__doc__ or "").strip())
+        parts += [f"## {noun.__name__}\n", "\n".join(line.strip() for line in doc.splitlines()), ""]
+        parts += ["| field | type |\n|---|---|"]
+        parts += [f"| `{f.name}` | `{_type(f.type)}` |" for f in dataclasses.fields(noun)]
+        parts += [""]
+    return "\n".join(parts)
+
+
+def _tables(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
+    yield prefix, model
+    for name, field in model.model_fields.items():
+        if _is_table(field.annotation):
+            assert isinstance(field.annotation, type)
+            yield from _tables(f"{prefix}.{name}".lstrip("."), field.annotation)
+
+
+def _is_table(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _type(annotation: object) -> str:
+    text = (
+        annotation.__name__
+        if isinstance(annotation, type) and not hasattr(annotation, "__args__")
+        else str(annotation)
+    )
+    return re.sub(r"(\w+\.)+", "", text).replace("|", "or")
+
+
+def _toml(value: object) -> str:
+    return "not set" if value is None else repr(value).replace("'", '"')
+
+
+def _block(text: str) -> str:
+    return f"```text\n{text.rstrip()}\n```\n"
+
+
+PAGES = {"command-line.md": command_line, "configuration.md": configuration, "documents.md": documents}
+
+
+def main() -> int:
+    """Write, or check."""
+    check = "--check" in sys.argv[1:]
+    stale = []
+    for name, page in PAGES.items():
+        text, path = page(), REFERENCE / name
+        if check:
+            if not path.exists() or path.read_text() != text:
+                stale.append(name)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    if stale:
+        print(f"stale: docs/reference/{', '.join(stale)}; write them with: make docs", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
