@@ -132,7 +132,7 @@ class OllamaRoutes:
         if call is None:
             return b"", await desk.upstream.wait_ready(backend)
         with desk.traffic.entering(), backend.tracking():
-            async with desk.upstream.exchange(backend, EMBED_PATH, call) as reply:
+            async with desk.upstream.exchange(backend, EMBED_PATH, call, stream=False) as reply:
                 desk.first_byte(Api.OLLAMA, tab)
                 if reply.status != 200:
                     raise WireError(engine_fault(reply.status, reply.first))
@@ -148,7 +148,7 @@ class OllamaRoutes:
             await desk.upstream.wait_ready(backend)
             return json_response(translator.loaded(created_at=_now()))
         with desk.traffic.entering(), backend.tracking():
-            async with desk.upstream.exchange(backend, call.path, call.body) as reply:
+            async with desk.upstream.exchange(backend, call.path, call.body, stream=call.stream) as reply:
                 desk.first_byte(Api.OLLAMA, tab)
                 if reply.status != 200:
                     raise WireError(engine_fault(reply.status, reply.first))

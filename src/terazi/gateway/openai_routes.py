@@ -55,10 +55,14 @@ class OpenAiRoutes:
         """Send the request on and pass the answer back."""
         desk = self._desk
         body = await desk.read_body(request)
-        backend = desk.find(read_envelope(body).model, tab)
+        envelope = read_envelope(body)
+        backend = desk.find(envelope.model, tab)
         kind = request.headers.get("Content-Type", "application/json")
         with desk.traffic.entering(), backend.tracking():
-            async with desk.upstream.exchange(backend, request.path, body, kind) as reply:
+            exchange = desk.upstream.exchange(
+                backend, request.path, body, stream=envelope.stream, content_type=kind
+            )
+            async with exchange as reply:
                 desk.first_byte(Api.OPENAI, tab)
                 if reply.is_stream:
                     return await self._relay(request, reply, tab)

@@ -4,7 +4,7 @@ What llama-server does (b11434, on the wire) sets the rules here. It closes the 
 although it announces keep-alive, and closes an idle one after 5 s, so a pooled connection may be dead without
 anybody having said so. A killed engine's stream ends with a plain FIN. Hence:
 
-- a connection that carried a stream is never used again;
+- a stream gets a connection of its own, which is never used again; whole answers share a pool;
 - when the connection broke and no byte has gone to the client, the request is sent once more, on a fresh
   connection; generating has no side effect, so sending twice is safe;
 - a refused connection means that nothing was sent, and is tried again until the engine is back or time is up.
@@ -96,14 +96,16 @@ class Upstream:
 
     @asynccontextmanager
     async def exchange(
-        self, backend: Backend, path: str, body: bytes, content_type: str = "application/json"
+        self, backend: Backend, path: str, body: bytes, *, stream: bool, content_type: str = "application/json"
     ) -> AsyncIterator[Reply]:
         """Send *body* and wait for the answer to begin. Leaving early drops the connection, which frees the slot.
+
+        *stream* says what the request asks for; how the answer comes is the engine's word.
 
         Raises:
             WireError: 503, the engine can't answer now.
         """
-        reply = await self._begin(backend, path, body, content_type)
+        reply = await self._begin(backend, path, body, content_type, pooled=not stream)
         try:
             yield reply
         finally:
@@ -134,7 +136,7 @@ class Upstream:
             reason = f"'{backend.card.id}' can't answer: {problem.message}"
             raise WireError(engine_down(reason, retry_after_s=10)) from problem
 
-    async def _begin(self, backend: Backend, path: str, body: bytes, content_type: str) -> Reply:
+    async def _begin(self, backend: Backend, path: str, body: bytes, content_type: str, *, pooled: bool) -> Reply:
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline, gone_since, pause, lost, waited_ns = started + self._ready_wait_s, 0.0, _FIRST_PAUSE_S, 0, 0
@@ -143,7 +145,7 @@ class Upstream:
                 began = time.perf_counter_ns()
                 await self._wait_ready(backend, deadline)
                 waited_ns += time.perf_counter_ns() - began
-            session = self._fresh if lost or gone_since else self._pooled
+            session = self._pooled if pooled and not lost and not gone_since else self._fresh
             if session is None:
                 raise RuntimeError("the upstream is not open")
             try:

@@ -133,24 +133,49 @@ async def test_an_error_of_the_engine_in_a_stream_is_not_doubled() -> None:
             assert json.loads((await reply.read()).splitlines()[-1]) == {"error": "context is full"}
 
 
-async def test_a_connection_that_closes_as_the_next_request_arrives() -> None:
-    """The race that plain pools lose: the request is on its way when the engine's FIN is."""
+async def test_connections_that_close_as_the_next_request_arrives() -> None:
+    """The race that plain pools lose: a request is on its way when the engine's FIN is, all over the pool."""
     answered: set[asyncio.StreamWriter] = set()
 
     async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
         if writer in answered:
-            writer.close()
             raise ConnectionResetError
         answered.add(writer)
+        await asyncio.sleep(0.01)  # so that requests of one round don't share a connection
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
 
     async with scripted(script) as port, gateway_over(StubBackend(port)) as gateway, client_of(gateway) as client:
-        for _ in range(20):
-            async with client.post("/v1/embeddings", json={"model": CARD.id, "input": "x"}) as reply:
+        for at_once in (4, 1) * 8:
+            asked = [client.post("/v1/embeddings", json={"model": CARD.id, "input": "x"}) for _ in range(at_once)]
+            for reply in await asyncio.gather(*asked):
                 assert (reply.status, await reply.read()) == (200, b"{}")
         async with client.get("/metrics") as reply:
             retried = (await reply.text()).partition("\nterazi_upstream_retries_total ")[2].split()[0]
         assert float(retried) >= 10  # else the race didn't take place
+
+
+async def test_a_stream_never_goes_over_a_used_connection_nor_leaves_one() -> None:
+    answered: dict[asyncio.StreamWriter, bool] = {}
+    wrong: list[bool] = []
+
+    async def script(writer: asyncio.StreamWriter, request: bytes) -> None:
+        stream = b'"stream": true' in request
+        if writer in answered and (stream or answered[writer]):
+            wrong.append(stream)
+        answered[writer] = stream
+        if stream:
+            writer.write(STREAM_HEAD + chunk(EVENT + DONE) + b"0\r\n\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+
+    async with scripted(script) as port, gateway_over(StubBackend(port)) as gateway, client_of(gateway) as client:
+        for stream in (False, True, False, True, True, False):
+            async with client.post("/v1/chat/completions", json={**CHAT, "stream": stream}) as reply:
+                assert reply.status == 200
+                await reply.read()
+    assert wrong == []
+    assert sum(answered.values()) == 3
+    assert len(answered) < 6  # whole answers share
 
 
 async def test_a_whole_answer_that_is_cut_is_asked_for_again() -> None:
