@@ -166,6 +166,14 @@ def test_bill_of_default_command_with_fit(models: dict[str, Path]) -> None:
     assert bill_of(command).total_bytes == pytest.approx(log.total_mib * MIB, rel=0.001)
 
 
+def test_bill_of_the_command_line_client(models: dict[str, Path]) -> None:
+    command = command_of("llama-cli", models["gemma3"], "-c 4096", ())
+    bill, log = bill_of(command), llama_engine.run_cli(command[1:])
+    assert buffers(bill, HOST, Term.COMPUTE) == log.compute[HOST]
+    assert buffers(bill, HOST, Term.KV) == sorted(log.kv[HOST])
+    assert bill.total_bytes == pytest.approx(log.total_mib * MIB, rel=0.001)
+
+
 def test_fit_gives_each_stream_a_whole_context(models: dict[str, Path]) -> None:
     command = command_of("llama-server", models["smollm2"], "-np 2", ())
     log = llama_engine.run_server(command[1:])
