@@ -98,6 +98,19 @@ def run_server(arguments: Sequence[str], *, endpoints: Sequence[str] = (), deadl
     return read_load_log(lines, endpoints)
 
 
+def run_cli(arguments: Sequence[str]) -> LoadLog:
+    """Let ``llama-cli`` answer one word and read its log."""
+    done = subprocess.run(
+        [str(BINARIES / "llama-cli"), "-lv", "4", "-p", "Hi", "-n", "1", "-st", *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return read_load_log((done.stdout + done.stderr).splitlines())
+
+
 def _read_until_loaded(process: subprocess.Popen[str], deadline_s: float) -> tuple[list[str], bool]:
     queue: Queue[str | None] = Queue()
 

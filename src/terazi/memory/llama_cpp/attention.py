@@ -24,6 +24,13 @@ class CacheInputs(NamedTuple):
     v_rotation: Node | None
 
 
+class Position(NamedTuple):
+    """Inputs that say where a token stands: its place, and the factor of its queries if there is one."""
+
+    place: Node
+    factor: Node | None
+
+
 def cache_inputs(sketch: Sketch, cells: int) -> CacheInputs:
     """The inputs of a cache of *cells* cells a stream."""
     spec, batch, settings = sketch.spec, sketch.batch, sketch.settings
@@ -47,12 +54,12 @@ def _rotation_side(cache_type: str, width: int) -> int:
     return width & -width
 
 
-def attend(sketch: Sketch, x: Node, position: Node, cache: CacheLayer, inputs: CacheInputs) -> Node:
+def attend(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """The attention of one block, from the normalised input to the output projection."""
     family, block = sketch.family, cache.block
     q, k, v = _project(sketch, x, block)
-    q = _position(sketch, q, position, cache, "q")
-    k = _position(sketch, k, position, cache, "k")
+    q = _turn(sketch, q, position, cache, "q")
+    k = _turn(sketch, k, position, cache, "k")
     if family.scaled_queries:
         q = g.like("scale", q)
     if inputs.k_rotation:
@@ -84,20 +91,22 @@ def _project(sketch: Sketch, x: Node, block: int) -> tuple[Node, Node, Node]:
     return q, k, v
 
 
-def _position(sketch: Sketch, x: Node, position: Node, cache: CacheLayer, part: str) -> Node:
+def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: str) -> Node:
     """The norm of a head, if the family has one, and the rotary embedding, if this layer has one."""
     family, block = sketch.family, cache.block
     if family.qk_norm == "head":
         x = sketch.norm(x, f"blk.{block}.attn_{part}_norm", block)
+    factor = position.factor if part == "q" else None
     if family.rope == "but_fourth" and block % 4 == 3:
-        return x
+        return g.like("mul", x, factor) if factor else x
     if family.rope == "windowed" and sketch.batch.windowed and not cache.window:
         return x
     factors = None
     if family.rope_factors:
         names = ("rope_freqs.weight", "rope_factors_long.weight")
         factors = next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
-    return g.like("rope", x, position, *((factors,) if factors else ()))
+    x = g.like("rope", x, position.place, *((factors,) if factors else ()))
+    return g.like("mul", x, factor) if factor and family.tempered != "unturned" else x
 
 
 def _rotate(x: Node, rotation: Node) -> Node:

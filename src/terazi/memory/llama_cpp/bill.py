@@ -9,7 +9,7 @@ from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.families import Family, family_of, window_length
 from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
-from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, Placement, place_tensors, weight_buffers
 from terazi.models.spec import ModelSpec
@@ -211,7 +211,7 @@ def _growth(
     caches: tuple[CacheLayer, ...],
     family: Family | None,
 ) -> Iterator[BillLine]:
-    if settings.tool != "llama-server":
+    if settings.tool not in SERVERS:
         return
     limit = DEFAULT_CACHE_RAM_MIB if settings.cache_ram_mib is None else settings.cache_ram_mib
     if limit > 0:

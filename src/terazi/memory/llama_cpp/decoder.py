@@ -4,7 +4,7 @@ Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 """
 
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.attention import CacheInputs, attend, cache_inputs
+from terazi.memory.llama_cpp.attention import CacheInputs, Position, attend, cache_inputs
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
@@ -15,7 +15,7 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     """Fill *sketch* with the whole model and return its graph, ready for the scheduler."""
     family, batch = sketch.family, sketch.batch
     x = sketch.embeddings()
-    position = sketch.input(g.I32, batch.tokens)
+    position = Position(sketch.input(g.I32, batch.tokens), _temperature(sketch))
     cells = {cache.window: cache.cells for cache in caches}
     inputs = {window: cache_inputs(sketch, cells[window]) for window in sorted(cells)}
     wanted = sketch.input(g.I32, batch.outputs)
@@ -33,15 +33,24 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     bias = sketch.weight("output.bias")
     if bias:
         logits = g.like("add", logits, bias)
-    if family.softcap:
+    cap = sketch.spec.metadata.get(f"{sketch.spec.architecture}.final_logit_softcapping", 0)
+    if cap:
         logits = g.like("scale", g.like("unary", g.like("scale", logits)))
     hidden.is_output = logits.is_output = True
     sketch.graph.expand(logits)
     return sketch.graph
 
 
+def _temperature(sketch: Sketch) -> Node | None:
+    """A factor a token (``build_inp_attn_scale``)."""
+    key = sketch.family.tempered
+    if key is None or (key != "unturned" and not sketch.spec.metadata.get(f"{sketch.spec.architecture}.{key}")):
+        return None
+    return sketch.input(g.F32, 1, 1, sketch.batch.tokens)
+
+
 def _attention_half(
-    sketch: Sketch, x: Node, position: Node, cache: CacheLayer, inputs: CacheInputs
+    sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs
 ) -> tuple[Node, Node]:
     """The attention of one block, and the residual beside it."""
     residual = x

@@ -55,13 +55,14 @@ class Family:
         ffn_norm: name of the weight of the norm before the feed-forward half.
         qk_norm: queries and keys are normalised per ``head``, ``flat`` over all heads, or not at all.
         rope: ``all`` layers turn queries and keys, or only ``windowed`` ones if there is a window, or all
-            ``but_fourth``.
+            ``but_fourth`` (every fourth goes without).
         rope_factors: the file may carry frequency factors for RoPE.
         scaled_embeddings: token embeddings are scaled by ``rows``, ``whole``, or not at all.
         scaled_queries: queries are scaled before attention.
         residual_first: the last sum of a block names the residual first.
         select_last: outputs are picked after the last block instead of inside it.
-        softcap: logits pass through a soft cap.
+        tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
+            the file gives the metadata key named here.
     """
 
     name: str
@@ -79,10 +80,10 @@ class Family:
     scaled_queries: bool = False
     residual_first: bool = False
     select_last: bool = False
-    softcap: bool = False
+    tempered: str | None = None
 
 
-#: Each is drawn after ``src/models/<name>.cpp`` and equals measured commands to the byte.
+#: Each is drawn after its file in ``src/models/`` and is held against the engine by a test.
 FAMILIES = (
     # no sliding window even if the file names one (Mistral)
     Family(name="llama", architectures=frozenset({"llama"}), rope_factors=True),
@@ -95,6 +96,32 @@ FAMILIES = (
         scaled_queries=True,
         post_norms=True,
     ),
+    Family(name="gemma", architectures=frozenset({"gemma"}), scaled_embeddings="whole", scaled_queries=True),
+    Family(
+        name="gemma2",
+        architectures=frozenset({"gemma2"}),
+        window=SlidingWindow(period=2, length=4096),
+        scaled_embeddings="whole",
+        scaled_queries=True,
+        post_norms=True,
+    ),
+    Family(
+        name="llama4",
+        architectures=frozenset({"llama4"}),
+        window=SlidingWindow(period=4, length=8192),
+        experts=Experts(gating="sigmoid", normalised=False, weigh_input=True, select_by_logits=True),
+        rope="but_fourth",
+        rope_factors=True,
+        tempered="unturned",
+    ),
+    Family(
+        name="mistral3",
+        architectures=frozenset({"mistral3"}),
+        rope_factors=True,
+        tempered="attention.temperature_scale",
+    ),
+    Family(name="internlm2", architectures=frozenset({"internlm2"})),
+    Family(name="smollm3", architectures=frozenset({"smollm3"}), rope="but_fourth"),
     Family(name="qwen2", architectures=frozenset({"qwen2"})),
     Family(name="qwen3", architectures=frozenset({"qwen3", "qwen3moe"}), qk_norm="head"),
     Family(
@@ -163,7 +190,7 @@ def window_layers(spec: ModelSpec, family: Family) -> tuple[bool, ...]:
 
 
 def window_length(spec: ModelSpec, family: Family) -> int:
-    """Tokens of the window; 0 if the model has none."""
-    if family.window is None:
+    """Tokens of the window; 0 if the model has none, or its file switches it off."""
+    if family.window is None or spec.metadata.get(f"{spec.architecture}.attention.sliding_window") == 0:
         return 0
-    return spec.sliding_window if spec.sliding_window is not None else family.window.length
+    return spec.sliding_window or family.window.length

@@ -19,6 +19,8 @@ from terazi.units import pad
 CELLS = 256
 #: ``LLAMA_MAX_SEQ`` of ``src/llama-cparams.h``.
 MAX_SEQUENCES = 256
+#: llama-cli runs a llama-server inside itself, with one slot.
+SERVERS = frozenset({"llama-server", "llama-cli"})
 #: Slots of a llama-server that is not told how many.
 SERVER_SLOTS = 4
 
@@ -69,7 +71,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
     wanted = _wanted_context(spec, settings, 1 if unified else slots)
     n_ubatch_asked = settings.n_ubatch or settings.n_batch
     n_batch_asked = settings.n_batch
-    if settings.embedding and settings.tool == "llama-server":
+    if settings.embedding and settings.tool in SERVERS:
         n_batch_asked = min(n_batch_asked, n_ubatch_asked)
     n_batch = min(wanted, n_batch_asked)
     n_ubatch = min(n_batch, n_ubatch_asked)
@@ -168,6 +170,6 @@ def _wanted_context(spec: ModelSpec, settings: LlamaCppSettings, streams: int) -
 
 
 def _outputs(settings: LlamaCppSettings, slots: int, n_batch_asked: int, n_batch: int) -> int:
-    if settings.tool == "llama-server" and not settings.embedding:
+    if settings.tool in SERVERS and not settings.embedding:
         return max(1, min(n_batch_asked, slots))
     return n_batch

@@ -14,8 +14,8 @@ class LlamaCppSettings:
     """One llama.cpp configuration.
 
     Args:
-        tool: which of llama.cpp's programs it is for; ``llama-server`` reserves logits for its slots only,
-            ``llama-fit-params`` and ``llama-cli`` for a whole micro-batch, and they know no auto-slots.
+        tool: which of llama.cpp's programs it is for; ``llama-server`` and ``llama-cli`` (a server of one slot)
+            reserve logits for their slots only, ``llama-fit-params`` for a whole micro-batch.
         n_ctx: ``-c``; 0 is the model's training context.
         n_parallel: ``-np``; None is the tool's default (llama-server: 4 slots with a unified cache; others 1).
         kv_unified: ``--kv-unified`` / ``--no-kv-unified``; None is the tool's default.

@@ -38,7 +38,7 @@ def test_prompt_cache_is_growth_and_not_in_the_total() -> None:
     assert bill.total_bytes < 100 * MIB
     assert weigh(SPEC, LlamaCppSettings(n_ctx=512, cache_ram_mib=0), (), NO_FLAGS).growth == ()
     assert weigh(SPEC, LlamaCppSettings(n_ctx=512, cache_ram_mib=-1), (), NO_FLAGS).growth == ()
-    assert weigh(SPEC, LlamaCppSettings(n_ctx=512, tool="llama-cli"), (), NO_FLAGS).growth == ()
+    assert weigh(SPEC, LlamaCppSettings(n_ctx=512, tool="llama-fit-params"), (), NO_FLAGS).growth == ()
 
 
 def test_bases_say_how_sure_a_line_is() -> None:

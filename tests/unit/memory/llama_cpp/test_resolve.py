@@ -26,10 +26,10 @@ def test_server_auto_slots_overrule_no_unified() -> None:
     assert of(n_ctx=4096, kv_unified=False).unified
 
 
-@pytest.mark.parametrize("tool", ["llama-fit-params", "llama-cli"])
-def test_other_tools_have_one_slot_and_logits_for_a_micro_batch(tool: str) -> None:
+@pytest.mark.parametrize(("tool", "outputs"), [("llama-fit-params", 512), ("llama-cli", 1)])
+def test_other_tools_have_one_slot(tool: str, outputs: int) -> None:
     got = of(tool=tool, n_ctx=4096)
-    assert (got.n_seq_max, got.n_outputs) == (1, 512)
+    assert (got.n_seq_max, got.n_outputs) == (1, outputs)
 
 
 def test_slots_share_the_context_unless_unified() -> None:
