@@ -3,7 +3,6 @@
 ``python tools/reference.py`` writes, ``--check`` fails if what is there is not what would be written.
 """
 
-import argparse
 import dataclasses
 import os
 import re
@@ -21,13 +20,11 @@ HEAD = "<!-- written by `make docs` from the code; edit the code instead -->\n"
 def command_line() -> str:
     """Every command's own help text."""
     os.environ["COLUMNS"] = "100"  # argparse wraps to the terminal otherwise
-    from terazi.cli.main import COMMANDS, build_parser
+    from terazi.cli.main import COMMANDS, command_parser, program_parser
 
-    parts = [HEAD, "# The command line\n", _block(build_parser(None).format_help())]
+    parts = [HEAD, "# The command line\n", _block(program_parser().format_help())]
     for name in COMMANDS:
-        parser = build_parser(name)
-        actions = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))  # noqa: SLF001
-        parts += [f"## terazi {name}\n", _block(actions.choices[name].format_help())]
+        parts += [f"## terazi {name}\n", _block(command_parser(name).format_help())]
     return "\n".join(parts)
 
 

@@ -1,6 +1,7 @@
 """The command line: parses, picks the command's module, turns errors into one sentence, a hint and an exit code."""
 
 import argparse
+import gc
 import importlib
 import sys
 from collections.abc import Sequence
@@ -38,8 +39,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(message, hint=f"see: {self.prog} --help")
 
 
-def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """The parser; only the *command* that was typed has its options loaded, which keeps start-up short."""
+def program_parser() -> argparse.ArgumentParser:
+    """The parser that knows the commands by name and one line, and none of their options."""
     parser = _Parser(
         prog="terazi",
         description="Weigh a language model against a machine, run it, and keep the promise.",
@@ -47,11 +48,18 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"terazi {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, (module, line) in COMMANDS.items():
-        sub = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.", allow_abbrev=False)
-        if name == command:
-            _module(module).add_arguments(sub)
+    # prog is given, since working it out imports half of the archive formats (through shutil)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="terazi")
+    for name, (_, line) in COMMANDS.items():
+        commands.add_parser(name, help=line)
+    return parser
+
+
+def command_parser(name: str) -> argparse.ArgumentParser:
+    """The parser of one command; only its own module is imported, which keeps start-up short."""
+    module, line = COMMANDS[name]
+    parser = _Parser(prog=f"terazi {name}", description=f"{line[0].upper()}{line[1:]}.", allow_abbrev=False)
+    _module(module).add_arguments(parser)
     return parser
 
 
@@ -62,16 +70,20 @@ def _module(name: str) -> ModuleType:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = next((a for a in arguments if not a.startswith("-")), None)
     # what follows `--` is another program's command line and not ours to parse
     tail: list[str] | None = None
     if "--" in arguments:
         cut = arguments.index("--")
         arguments, tail = arguments[:cut], arguments[cut + 1 :]
+    # a command makes many objects and drops few: collecting less often is a twentieth of the start-up
+    gc.set_threshold(50_000)
     try:
-        args = build_parser(command).parse_args(arguments)
+        if not arguments or arguments[0] not in COMMANDS:
+            program_parser().parse_args(arguments)
+        name, *rest = arguments
+        args = command_parser(name).parse_args(rest)
         args.tail = tail
-        code: int = _module(COMMANDS[args.command][0]).run(args)
+        code: int = _module(COMMANDS[name][0]).run(args)
     except TeraziError as error:
         print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
         return error.exit_code

@@ -165,8 +165,8 @@ class Service:
         request = self._request
         check_exposure(request.host, request.api_key)
         state = state_dir()
-        for swept in sweep_orphans(str(state)):
-            self._reporter.say(f"stopped an engine that an earlier run had left behind: {swept}")
+        for swept in (s for s in sweep_orphans(str(state)) if s.killed):
+            self._reporter.say(f"stopped an engine that an earlier run had left behind: pid {swept.pid}")
         control_token = secrets.token_urlsafe(24)
         app = create_app(
             self,
