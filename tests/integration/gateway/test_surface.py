@@ -10,7 +10,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
-from serving import CARD, CHAT, StubBackend, StubDirectory, client_of, fake_engine, gateway_over, running
+from serving import CARD, CHAT, StubBackend, StubDirectory, client_of, fake_engine, gateway_over, running, until
 from terazi.errors import ServiceError, UsageError
 from terazi.gateway.app import create_app
 from terazi.gateway.control_routes import TOKEN_HEADER
@@ -215,11 +215,16 @@ class StubControl:
 
     def __init__(self) -> None:
         self.stopped: list[str | None] = []
+        self.asked = asyncio.Event()
+        self.may_stop = asyncio.Event()
+        self.may_stop.set()
 
     def snapshot(self) -> dict[str, object]:
         return {"models": ["demo"]}
 
     async def stop(self, model: str | None) -> None:
+        self.asked.set()
+        await self.may_stop.wait()
         if model == "none":
             raise UsageError("there is no model 'none'", hint="terazi ps")
         self.stopped.append(model)
@@ -257,6 +262,20 @@ async def test_control_needs_its_token() -> None:
                 async with client.post("/terazi/v1/stop", json=body) as reply:
                     assert reply.status == 202
     assert control.stopped == ["demo", None]
+
+
+async def test_a_stop_goes_on_when_its_client_leaves() -> None:
+    control = StubControl()
+    control.may_stop.clear()
+    async with gateway_over(StubBackend(1), control=control, control_token=TOKEN) as gateway:
+        async with aiohttp.ClientSession(gateway.address, headers={TOKEN_HEADER: TOKEN}) as client:
+            asking = asyncio.create_task(client.post("/terazi/v1/stop", json={"model": "demo"}))
+            await control.asked.wait()
+            asking.cancel()
+        async with client_of(gateway) as client, client.get("/healthz") as reply:
+            assert reply.status == 200  # by now the gateway has seen the first client go
+        control.may_stop.set()
+        await until(lambda: control.stopped == ["demo"])
 
 
 async def test_without_control_there_is_none() -> None:
