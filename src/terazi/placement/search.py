@@ -125,7 +125,7 @@ class Search:
     def _groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
         devices = self.devices(settings)
         if self._host_only(devices):
-            yield self._with_or_without_map(self._on_host(settings))
+            yield self._host_layout(settings)
             return
         if self._own_layout():
             yield self._engine_layout(settings)
@@ -142,7 +142,7 @@ class Search:
         space = self._survey(settings, devices, partial=True)
         yield self._corrected(settings, devices, space, lambda s: self._partials(s, self._starts()))
         if "n_gpu_layers" not in self.pins:
-            yield self._with_or_without_map(self._on_host(settings))
+            yield self._host_layout(settings)
 
     def _host_only(self, devices: Sequence[Device]) -> bool:
         return not devices or self.pins.get("n_gpu_layers") == 0
@@ -192,11 +192,14 @@ class Search:
                 best, found = start, [_only(i, self.total - start, len(space.rooms))]
         return [*_several(space, self.total, [s for s in starts if s < best]), *found]
 
+    def _host_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
+        yield self._judge(self._on_host(settings))
+
     def _judged(
         self, settings: LlamaCppSettings, devices: tuple[Device, ...], layouts: Sequence[Counts]
     ) -> Iterator[Judged]:
         for counts in layouts:
-            yield from self._with_or_without_map(place(settings, devices, counts))
+            yield self._judge(place(settings, devices, counts))
 
     def _corrected(
         self,
@@ -217,16 +220,6 @@ class Search:
                 return
             smaller = [_shrunk(r, over.get(d.id, 0)) for r, d in zip(space.rooms, devices, strict=True)]
             space = replace(space, rooms=tuple(smaller))
-
-    def _with_or_without_map(self, settings: LlamaCppSettings) -> Iterator[Judged]:
-        """As it is; and without mmap if parts of the file that nobody reads from the map are in the way."""
-        judged = self._judge(settings)
-        gaps = sum(line.bytes for line in judged.bill.lines if line.formula == "weights.mapped-gaps")
-        if gaps and "mmap" not in self.pins and any(s.device == HOST for s in judged.shortfall):
-            unmapped = self._judge(replace(settings, mmap=False))
-            if unmapped.missing_bytes < judged.missing_bytes:
-                judged = unmapped
-        yield judged
 
     def _may_move_experts(self, settings: LlamaCppSettings) -> bool:
         given = settings.cpu_moe or settings.n_cpu_moe or "n_gpu_layers" in self.pins

@@ -185,8 +185,6 @@ def _plan(search: Search, workload: Workload, judged: Judged, reasons: tuple[str
         kind = settings.type_k if settings.type_k == settings.type_v else f"{settings.type_k}/{settings.type_v}"
         pinned = "as pinned" if {"type_k", "type_v"} & set(search.pins) else "nothing forces a smaller type"
         said.append(f"KV cache in {kind}: {format_bytes(kv)}; {pinned}.")
-    if not settings.mmap and "mmap" not in search.pins:
-        said.append("Not mapped (--no-mmap): RAM hasn't room for parts of the map that nobody reads after loading.")
     if judged.bill.reasons:
         said += judged.bill.reasons
     return Plan(

@@ -178,8 +178,7 @@ def _trial(
         prefix = _prefix(twin, device, settings)
         left.append(bill.on(device.id).total_bytes - prefix[at + count] + prefix[at] - _context_bytes(device))
         at += count
-    gaps = sum(line.bytes for line in bill.lines if line.device == HOST and line.formula == "weights.mapped-gaps")
-    host = bill.on(HOST).total_bytes - gaps - _host_prefix(twin, machine, settings)[start]
+    host = bill.on(HOST).total_bytes - _host_prefix(twin, machine, settings)[start]
     return left, host
 
 

@@ -179,7 +179,7 @@ def _memory_flags(s: LlamaCppSettings) -> tuple[_Flag, ...]:
 def _expectations(plan: Plan) -> tuple[Expectation, ...]:
     """What the log should say, a term and device at a time; what a driver takes isn't in llama.cpp's log."""
     sums: dict[tuple[str, str], int] = {}
-    for line in plan.bill.lines:
+    for line in (*plan.bill.lines, *plan.bill.page_cache):
         overhead = line.term is Term.OVERHEAD
         if overhead and line.formula != "output-buffer":
             continue
