@@ -39,6 +39,7 @@ SETTINGS = {
     "large micro-batch": "-c 8192 -np 1 -ub 2048 -b 4096",
     "q8_0 cache": "-c 8192 -np 1 -fa on -ctk q8_0 -ctv q8_0",
     "mixed cache types": "-c 4096 -ctk q5_1 -ctv f16 -fa on",
+    "f32 cache": "-c 4096 -np 1 -ctk f32 -ctv f32 -ub 64",
     "no flash attention": "-c 4096 -np 1 -fa off",
     "no repacking": "-c 4096 -np 1 --no-repack",
     "no mapping": "-c 4096 -np 1 --load-mode none",

@@ -169,7 +169,9 @@ _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.archi
 
 
 def family_of(spec: ModelSpec) -> Family | None:
-    """The family that *spec* follows, or None if its rules aren't known here."""
+    """The family that *spec* follows, or None if its rules aren't known here (as with blocks without attention)."""
+    if 0 in spec.head_count_kv:
+        return None
     return _BY_ARCHITECTURE.get(spec.architecture)
 
 
