@@ -33,17 +33,21 @@ exit codes: 0 done, 1 failed, 2 usage, 3 refused (would not fit), 4 engine faile
 """
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
+class _Help(argparse.HelpFormatter):
     """As wide as the terminal, found without ``shutil``, which would import half of the archive formats.
 
     A formatter is made for every option that is added, help or not, so this is on the path of each command.
     """
 
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, width=_columns() - 2)
+        super().__init__(prog, width=terminal_columns() - 2)
 
 
-def _columns() -> int:
+class _ProgramHelp(_Help, argparse.RawDescriptionHelpFormatter):
+    """The same, with the examples' lines left as they are."""
+
+
+def terminal_columns() -> int:
     """The rule of ``shutil.get_terminal_size``: ``COLUMNS``, else the terminal's own figure, else 80."""
     given = os.environ.get("COLUMNS", "")
     if given.isdecimal() and int(given) > 0:
@@ -67,7 +71,7 @@ def program_parser() -> argparse.ArgumentParser:
         prog="terazi",
         description="Weigh a language model against a machine, run it, and keep the promise.",
         epilog=_EPILOG,
-        formatter_class=_Help,
+        formatter_class=_ProgramHelp,
     )
     parser.add_argument("--version", action="version", version=f"terazi {__version__}")
     # prog is given, since working it out means formatting a usage line
