@@ -12,6 +12,7 @@ what was missing and tried again.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device, Machine
@@ -33,8 +34,7 @@ _CORRECTIONS = 3
 Counts = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(NamedTuple):
     """What the search met: ``fits`` in order of preference, ``closest`` if that is empty."""
 
     fits: tuple[Judged, ...]
@@ -219,7 +219,7 @@ class Search:
             if not over:
                 return
             smaller = [_shrunk(r, over.get(d.id, 0)) for r, d in zip(space.rooms, devices, strict=True)]
-            space = replace(space, rooms=tuple(smaller))
+            space = space._replace(rooms=tuple(smaller))
 
     def _may_move_experts(self, settings: LlamaCppSettings) -> bool:
         given = settings.cpu_moe or settings.n_cpu_moe or "n_gpu_layers" in self.pins
@@ -315,4 +315,4 @@ def _shrunk(room: Room, by: int) -> Room:
     if not by:
         return room
     a, b, c, d = (r - by for r in room.room)
-    return replace(room, room=(a, b, c, d))
+    return room._replace(room=(a, b, c, d))

@@ -18,7 +18,6 @@ from terazi.placement.explain import explain_layout
 from terazi.placement.identity import plan_id
 from terazi.placement.judge import Judged, growth_reason
 from terazi.placement.plan import Plan, Refusal, Verdict
-from terazi.placement.refuse import refuse
 from terazi.placement.search import Found, Search, largest
 from terazi.units import MIB, format_bytes, pad
 
@@ -63,6 +62,9 @@ def solve(
     reasons: list[str] = []
     settings, found = _with_context(search, base, workload, reasons)
     if not found.fits:
+        # a plan that fits, as most do, spares the import
+        from terazi.placement.refuse import refuse
+
         return refuse(
             search, workload, settings, found.closest, lambda alt: finish(search, workload, alt, (), None)
         )
@@ -247,6 +249,6 @@ def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
         limit = "the engine's default" if cache == _CACHE_RAM_MIB else "what RAM leaves after the reserve"
         said.append(f"Prompt cache up to {cache} MiB of RAM: {limit}.")
     if settings != judged.settings:
-        judged = replace(judged, settings=settings, bill=_regrown(judged.bill, settings))
+        judged = judged._replace(settings=settings, bill=_regrown(judged.bill, settings))
     warning = growth_reason(judged)
     return judged, [*said, warning] if warning else said

@@ -7,7 +7,8 @@ of layouts costs a few bills of six layers; what is found is judged by the real 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
@@ -27,8 +28,7 @@ _ASSUMED_BANDWIDTH = 300e9
 _TRIAL_DEVICES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(NamedTuple):
     """What the search knows.
 
     Args:

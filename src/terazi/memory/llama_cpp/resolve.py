@@ -5,7 +5,7 @@ refuses), ``tools/server/server.cpp`` and ``server-context.cpp:server_output_lim
 ``common/fit.cpp:common_params_fit_impl`` (the context of ``--fit``).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
@@ -25,8 +25,7 @@ SERVERS = frozenset({"llama-server", "llama-cli"})
 SERVER_SLOTS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(NamedTuple):
     """The figures that the engine allocates by.
 
     Args:
