@@ -62,6 +62,14 @@ def attend(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, input
     k = _turn(sketch, k, position, cache, "k")
     if family.scaled_queries:
         q = g.like("scale", q)
+    return sketch.linear(look_back(sketch, (q, k, v), cache, inputs), f"blk.{block}.attn_output")
+
+
+def look_back(sketch: Sketch, heads: tuple[Node, Node, Node], cache: CacheLayer, inputs: CacheInputs) -> Node:
+    """Write keys and values to the cache, and let the queries see what is there (``build_attn`` without its output
+    projection). *heads* are queries, keys and values.
+    """
+    q, k, v = heads
     if inputs.k_rotation:
         q, k = _rotate(q, inputs.k_rotation), _rotate(k, inputs.k_rotation)
     if inputs.v_rotation:
@@ -70,9 +78,7 @@ def attend(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, input
         sketch.graph.expand(root)
     k_cache, v_cache = _store(sketch, k, v, cache, inputs)
     x = _look_up(sketch, q, (k_cache, v_cache), cache, inputs.mask)
-    if inputs.v_rotation:
-        x = _rotate(x, inputs.v_rotation)
-    return sketch.linear(x, f"blk.{block}.attn_output")
+    return _rotate(x, inputs.v_rotation) if inputs.v_rotation else x
 
 
 def _project(sketch: Sketch, x: Node, block: int) -> tuple[Node, Node, Node]:
@@ -97,6 +103,8 @@ def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: 
     if family.qk_norm == "head":
         x = sketch.norm(x, f"blk.{block}.attn_{part}_norm", block)
     factor = position.factor if part == "q" else None
+    if family.rope == "none" or (family.rope == "finetuned" and _rope_off(sketch)):
+        return x
     if family.rope == "but_fourth" and block % 4 == 3:
         return g.like("mul", x, factor) if factor else x
     if family.rope == "windowed" and sketch.batch.windowed and not cache.window:
@@ -107,6 +115,10 @@ def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: 
         factors = next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
     x = g.like("rope", x, position.place, *((factors,) if factors else ()))
     return g.like("mul", x, factor) if factor and family.tempered != "unturned" else x
+
+
+def _rope_off(sketch: Sketch) -> bool:
+    return sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.scaling.finetuned") is False
 
 
 def _rotate(x: Node, rotation: Node) -> Node:

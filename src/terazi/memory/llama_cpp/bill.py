@@ -9,6 +9,7 @@ from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.families import Family, family_of, window_length
 from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
+from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, Placement, WeightBuffer, place_tensors, weight_buffers
@@ -47,13 +48,14 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
     resolved = resolve(spec, settings, devices)
     family = family_of(spec)
     caches = cache_layers(spec, family, settings, resolved)
+    states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)
     buffers = weight_buffers(placements, settings, resolved, isa)
     lines = [
         *(_weights(buffer) for buffer in buffers),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
-        *([] if family else _state(spec, settings, resolved)),
-        *_compute(spec, family, settings, resolved, caches=caches, placements=placements),
+        *_state(spec, settings, resolved, states),
+        *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
         *_overhead(spec, settings, resolved),
     ]
     reasons = tuple(_reasons(spec, settings, resolved, family, lines))
@@ -139,14 +141,21 @@ def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLi
         )
 
 
-def _state(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
-    for device, size in state_bytes(spec, settings, resolved).items():
+def _state(
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, states: tuple[StateLayer, ...] | None
+) -> Iterator[BillLine]:
+    """The recurrent state; at most what the file's keys allow if *states* aren't known."""
+    known = states is not None
+    sizes: dict[str, int] = {} if known else dict(state_bytes(spec, settings, resolved))
+    for layer in states or ():
+        sizes[layer.device] = sizes.get(layer.device, 0) + layer.n_bytes
+    for device, size in sizes.items():
         yield BillLine(
             term=Term.STATE,
             device=device,
             bytes=size,
-            formula="state.bound",
-            basis=LineBasis.UPPER_BOUND,
+            formula="state.slots" if known else "state.bound",
+            basis=LineBasis.EXACT if known else LineBasis.UPPER_BOUND,
             note=f"recurrent state for {resolved.n_seq_max} sequences",
         )
 
@@ -158,13 +167,16 @@ def _compute(
     resolved: Resolved,
     *,
     caches: tuple[CacheLayer, ...],
+    states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
 ) -> Iterator[BillLine]:
     if family is None:
         sizes = compute_bound_bytes(spec, settings, resolved, caches)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
-        sizes = compute_bytes(spec, family, settings, resolved, caches=caches, placements=placements)
+        sizes = compute_bytes(
+            spec, family, settings, resolved, caches=caches, states=states or (), placements=placements
+        )
         formula, basis = "compute.replay", _replay_basis(resolved)
     for device, size in sizes.items():
         yield BillLine(

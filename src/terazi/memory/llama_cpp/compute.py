@@ -12,7 +12,9 @@ from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignme
 from terazi.memory.llama_cpp.decoder import draw_decoder
 from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
+from terazi.memory.llama_cpp.hybrid import draw_hybrid
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -33,6 +35,7 @@ def compute_bytes(
     *,
     caches: tuple[CacheLayer, ...],
     placements: tuple[Placement, ...],
+    states: tuple[StateLayer, ...] = (),
     pinned: bool = True,
 ) -> dict[str, int]:
     """Bytes of the compute buffer of the host and of each device in use.
@@ -41,6 +44,7 @@ def compute_bytes(
         spec, family, settings, resolved: what is loaded, and how.
         caches: from ``kv.cache_layers``.
         placements: from ``weights.place_tensors``.
+        states: from ``recurrent.state_layers``.
         pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
     """
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
@@ -61,13 +65,14 @@ def compute_bytes(
                 flash_attn=resolved.flash_attn,
                 windowed=any(cache.window for cache in caches),
                 pin_norms=pinned and (tokens < 32 or resolved.full_offload),
+                slots=resolved.n_seq_max,
             ),
             placements=placements,
             backends=ids,
             layer_backends=tuple(ids[device] for device in resolved.layer_devices),
         )
         scheduler = Scheduler(
-            draw_decoder(sketch, caches),
+            draw_hybrid(sketch, caches, states) if family.recurrent else draw_decoder(sketch, caches),
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
             offloads=_offloads(resolved.devices) if settings.op_offload else None,

@@ -29,13 +29,7 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         x.is_output = True
         x = g.get_rows(x, wanted)
     hidden = sketch.norm(x, "output_norm", None)
-    logits = g.mul_mat(sketch.output_matrix(), hidden)
-    bias = sketch.weight("output.bias")
-    if bias:
-        logits = g.like("add", logits, bias)
-    cap = sketch.spec.metadata.get(f"{sketch.spec.architecture}.final_logit_softcapping", 0)
-    if cap:
-        logits = g.like("scale", g.like("unary", g.like("scale", logits)))
+    logits = sketch.logits(hidden)
     hidden.is_output = logits.is_output = True
     sketch.graph.expand(logits)
     return sketch.graph
@@ -63,9 +57,13 @@ def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> N
     family = sketch.family
     if family.post_norms:
         x = sketch.norm(x, f"blk.{block}.post_attention_norm", block)
+    if family.scaled_residuals:
+        x = g.like("scale", x)
     inner = g.like("add", x, residual)
     x = sketch.norm(inner, f"blk.{block}.{family.ffn_norm}", block) if family.pre_norms else inner
     x = feed_forward(sketch, x, block)
     if family.post_norms:
         x = sketch.norm(x, f"blk.{block}.post_ffw_norm", None)
+    if family.scaled_residuals:
+        x = g.like("scale", x)
     return g.like("add", inner, x) if family.residual_first else g.like("add", x, inner)

@@ -38,6 +38,30 @@ class Experts(NamedTuple):
     select_by_logits: bool = False
 
 
+class Recurrent(NamedTuple):
+    """Blocks that carry a state from token to token instead of, or beside, a cache of all tokens.
+
+    Args:
+        mixer: what such a block is: ``mamba``, ``mamba2``, ``short_convolution`` or ``delta_net``.
+        layers: which blocks: ``all``; those ``without_kv`` heads; those ``without_kv_and_ff``, where a block is either
+            that, attention or feed-forward; ``spaced``, all but every fourth (or as the file says); or all ``beside``
+            their attention.
+        ffn_norm: name of the norm before the feed-forward half; None if blocks have none.
+        output_norm: name of the last norm.
+        select_after_norm: outputs are picked after the last norm instead of inside the last block.
+        positions: numbers that say where a token stands.
+        repeats_heads: the first file of a kind: heads of queries and keys are repeated before a delta net.
+    """
+
+    mixer: str
+    layers: str = "without_kv"
+    ffn_norm: str | None = "ffn_norm"
+    output_norm: str = "output_norm"
+    select_after_norm: bool = False
+    positions: int = 1
+    repeats_heads: bool = False
+
+
 class Family(NamedTuple):
     """One family.
 
@@ -52,7 +76,7 @@ class Family(NamedTuple):
         ffn_norm: name of the weight of the norm before the feed-forward half.
         qk_norm: queries and keys are normalised per ``head``, ``flat`` over all heads, or not at all.
         rope: ``all`` layers turn queries and keys, or only ``windowed`` ones if there is a window, or all
-            ``but_fourth`` (every fourth goes without).
+            ``but_fourth`` (every fourth goes without), or ``none``; ``finetuned``: all unless the file says no.
         rope_factors: the file may carry frequency factors for RoPE.
         scaled_embeddings: token embeddings are scaled by ``rows``, ``whole``, or not at all.
         scaled_queries: queries are scaled before attention.
@@ -60,6 +84,8 @@ class Family(NamedTuple):
         select_last: outputs are picked after the last block instead of inside it.
         tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
             the file gives the metadata key named here.
+        scaled_residuals: what is added to the residual is scaled, and so are the logits if the file says how.
+        recurrent: blocks with a recurrent state, if any.
     """
 
     name: str
@@ -78,6 +104,8 @@ class Family(NamedTuple):
     residual_first: bool = False
     select_last: bool = False
     tempered: str | None = None
+    scaled_residuals: bool = False
+    recurrent: Recurrent | None = None
 
 
 #: Each is drawn after its file in ``src/models/`` and is held against the engine by a test.
@@ -160,6 +188,73 @@ FAMILIES = (
         qk_norm="flat",
         experts=Experts(gating="sigmoid"),
     ),
+    Family(
+        name="granite",
+        architectures=frozenset({"granite", "granitemoe"}),
+        rope="finetuned",
+        rope_factors=True,
+        scaled_embeddings="whole",
+        scaled_residuals=True,
+    ),
+    Family(
+        name="mamba", architectures=frozenset({"mamba"}), recurrent=Recurrent("mamba", layers="all", ffn_norm=None)
+    ),
+    Family(
+        name="mamba2",
+        architectures=frozenset({"mamba2"}),
+        recurrent=Recurrent("mamba2", layers="all", ffn_norm=None),
+    ),
+    Family(
+        name="jamba",
+        architectures=frozenset({"jamba"}),
+        experts=Experts(normalised=False),
+        rope="none",
+        residual_first=True,
+        recurrent=Recurrent("mamba"),
+    ),
+    Family(
+        name="lfm2",
+        architectures=frozenset({"lfm2"}),
+        qk_norm="head",
+        residual_first=True,
+        recurrent=Recurrent("short_convolution", output_norm="token_embd_norm"),
+    ),
+    Family(
+        name="granite-hybrid",
+        architectures=frozenset({"granitehybrid"}),
+        rope="finetuned",
+        rope_factors=True,
+        scaled_embeddings="whole",
+        scaled_residuals=True,
+        recurrent=Recurrent("mamba2"),
+    ),
+    Family(
+        name="falcon-h1", architectures=frozenset({"falcon-h1"}), recurrent=Recurrent("mamba2", layers="beside")
+    ),
+    Family(
+        name="nemotron-h",
+        architectures=frozenset({"nemotron_h"}),
+        rope="none",
+        recurrent=Recurrent("mamba2", layers="without_kv_and_ff", ffn_norm=None, select_after_norm=True),
+    ),
+    Family(
+        name="qwen3-next",
+        architectures=frozenset({"qwen3next"}),
+        recurrent=Recurrent(
+            "delta_net",
+            layers="spaced",
+            ffn_norm="post_attention_norm",
+            select_after_norm=True,
+            repeats_heads=True,
+        ),
+    ),
+    Family(
+        name="qwen3.5",
+        architectures=frozenset({"qwen35", "qwen35moe"}),
+        recurrent=Recurrent(
+            "delta_net", layers="spaced", ffn_norm="post_attention_norm", select_after_norm=True, positions=4
+        ),
+    ),
 )
 
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
@@ -167,9 +262,46 @@ _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.archi
 
 def family_of(spec: ModelSpec) -> Family | None:
     """The family that *spec* follows, or None if its rules aren't known here (as with blocks without attention)."""
-    if 0 in spec.head_count_kv:
+    family = _BY_ARCHITECTURE.get(spec.architecture)
+    if family is None:
         return None
-    return _BY_ARCHITECTURE.get(spec.architecture)
+    if family.recurrent is None:
+        return None if 0 in spec.head_count_kv else family
+    # recurrent families with draft blocks or with a window have rules of their own
+    drafts = spec.metadata.get(f"{spec.architecture}.nextn_predict_layers")
+    return None if drafts or spec.sliding_window else family
+
+
+def recurrent_blocks(spec: ModelSpec, family: Family | None) -> tuple[bool, ...]:
+    """For each block: does it keep a recurrent state? (``is_recr_impl`` and the filters of ``create_memory``)"""
+    if family is None or family.recurrent is None:
+        return (False,) * spec.block_count
+    layers = family.recurrent.layers
+    if layers in {"all", "beside"}:
+        return (True,) * spec.block_count
+    if layers == "spaced":
+        flags = spec.metadata.get(f"{spec.architecture}.attention.recurrent_layers")
+        if isinstance(flags, tuple) and len(flags) >= spec.block_count:
+            return tuple(bool(flag) for flag in flags[: spec.block_count])
+        interval = spec.metadata.get(f"{spec.architecture}.full_attention_interval", 4)
+        period = interval if isinstance(interval, int) and interval > 0 else 4
+        return tuple((block + 1) % period != 0 for block in range(spec.block_count))
+    return tuple(
+        heads == 0 and (layers != "without_kv_and_ff" or width == 0)
+        for heads, width in zip(spec.head_count_kv, spec.feed_forward_length, strict=True)
+    )
+
+
+def attention_blocks(spec: ModelSpec, family: Family | None) -> tuple[bool, ...]:
+    """For each block: may it keep K and V? (It does if it has heads for them.)"""
+    if family is None or family.recurrent is None:
+        return (True,) * spec.block_count
+    layers = family.recurrent.layers
+    if layers == "without_kv_and_ff":
+        return tuple(width == 0 for width in spec.feed_forward_length)
+    if layers == "beside":
+        return (True,) * spec.block_count
+    return tuple(not recurs for recurs in recurrent_blocks(spec, family))
 
 
 def window_layers(spec: ModelSpec, family: Family) -> tuple[bool, ...]:

@@ -15,7 +15,11 @@ def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
         return _dense(sketch, x, name, "")
     mixed = _experts(sketch, x, name)
     if sketch.weight(f"{name}.ffn_up_shexp.weight"):
-        return g.like("add", mixed, _dense(sketch, x, name, "_shexp"))
+        shared = _dense(sketch, x, name, "_shexp")
+        gate = sketch.weight(f"{name}.ffn_gate_inp_shexp.weight")
+        if gate:
+            shared = g.like("mul", shared, g.like("unary", g.mul_mat(gate, x)))
+        return g.like("add", mixed, shared)
     return mixed
 
 

@@ -26,6 +26,7 @@ class Batch(NamedTuple):
         flash_attn: whether attention is one fused operation.
         windowed: whether there is a window cache beside the full one.
         pin_norms: whether norms are pinned to the device of their layer.
+        slots: sequences.
     """
 
     tokens: int
@@ -34,6 +35,7 @@ class Batch(NamedTuple):
     flash_attn: bool
     windowed: bool
     pin_norms: bool
+    slots: int = 1
 
 
 class Sketch:
@@ -132,7 +134,8 @@ class Sketch:
 
     def norm(self, x: Node, name: str, layer: int | None) -> Node:
         """A norm with its weight and bias, if it has them. With a *layer* it may be pinned to that one's device."""
-        weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        # Falcon-H1 names one norm without the suffix
+        weight, bias = self.weight(f"{name}.weight") or self.weight(name), self.weight(f"{name}.bias")
         x = g.like(self.family.norm, x)
         if (weight or bias) and layer is not None and self.batch.pin_norms:
             x.backend = self.layer_backends[layer]
@@ -147,3 +150,15 @@ class Sketch:
         if scale:
             x = g.like("mul", x, scale)
         return g.like("add", x, bias) if bias else x
+
+    def logits(self, hidden: Node) -> Node:
+        """The output matrix, its bias, and what the family does to logits then."""
+        logits = g.mul_mat(self.output_matrix(), hidden)
+        bias, keys = self.weight("output.bias"), self.spec.metadata
+        if bias:
+            logits = g.like("add", logits, bias)
+        if keys.get(f"{self.spec.architecture}.final_logit_softcapping"):
+            logits = g.like("scale", g.like("unary", g.like("scale", logits)))
+        if self.family.scaled_residuals and keys.get(f"{self.spec.architecture}.logit_scale"):
+            logits = g.like("scale", logits)
+        return logits
