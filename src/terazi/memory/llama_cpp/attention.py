@@ -40,7 +40,7 @@ def cache_inputs(sketch: Sketch, cells: int) -> CacheInputs:
     v_rotation = sketch.input(g.F32, 64, 64) if _rotation_side(settings.type_v, spec.value_length) else None
     return CacheInputs(
         sketch.input(g.I64, batch.tokens),
-        sketch.input(g.I64, batch.tokens if batch.flash_attn else batch.tokens * widest_v),
+        sketch.input(g.I64, batch.tokens * widest_v if batch.v_transposed else batch.tokens),
         sketch.input(g.F16 if batch.flash_attn else g.F32, cells, batch.tokens // batch.streams, 1, batch.streams),
         k_rotation,
         v_rotation,
@@ -136,7 +136,7 @@ def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInp
     rows = g.view(k, (cache.k_width, tokens), (k.nb[2],))
     sketch.graph.expand(g.set_rows(_all_streams(k_cache, streams), rows, inputs.k_ids))
     width = v.ne[0] * v.ne[1]
-    if sketch.batch.flash_attn:
+    if not sketch.batch.v_transposed:
         rows = g.view(v, (width, tokens), (v.nb[2],))
         target = _all_streams(v_cache, streams)
     else:
@@ -172,26 +172,32 @@ def _look_up(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLay
     tokens = q.ne[2] // streams
     q = g.view(q, (q.ne[0], q.ne[1], tokens, streams), (q.nb[1], q.nb[2], q.nb[2] * tokens))
     k = _heads(k_cache, spec.key_length, kv_heads, cells, streams)
+    k, v = g.swap_heads(k), g.swap_heads(_values(sketch, v_cache, cache))
     if sketch.batch.flash_attn:
-        v = _heads(v_cache, spec.value_length, kv_heads, cells, streams)
         # the fused operation takes no 32-bit caches
-        k, v = (g.half(x) if x.kind == g.F32 else x for x in (g.swap_heads(k), g.swap_heads(v)))
+        k, v = (g.half(x) if x.kind == g.F32 else x for x in (k, v))
         x = g.flash_attention(g.swap_heads(q), k, v, mask, *sinks)
         x = g.reshape(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
     else:
-        size = v_cache.kind[1]
-        v = g.view(
-            v_cache,
-            (cells, kv_heads, spec.value_length, streams),
-            (size * cells * spec.value_length, size * cells, size * cells * cache.v_width),
-        )
-        scores = g.like("soft_max", g.mul_mat(g.swap_heads(k), g.swap_heads(q)), mask, *sinks)
-        x = g.swap_heads(g.mul_mat(g.swap_heads(v), scores))
+        scores = g.like("soft_max", g.mul_mat(k, g.swap_heads(q)), mask, *sinks)
+        if not sketch.batch.v_transposed:
+            v = g.contiguous(g.transpose(v))
+        x = g.swap_heads(g.mul_mat(v, scores))
         x = g.contiguous(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
         if not sketch.settings.kv_offload:
             x.backend = sketch.backends[HOST]
     sketch.graph.expand(x)
     return x
+
+
+def _values(sketch: Sketch, v_cache: Node, cache: CacheLayer) -> Node:
+    """``get_v``."""
+    width, kv_heads = sketch.spec.value_length, sketch.spec.head_count_kv[cache.block]
+    cells, streams = cache.cells, sketch.batch.streams
+    if not sketch.batch.v_transposed:
+        return _heads(v_cache, width, kv_heads, cells, streams)
+    column = v_cache.kind[1] * cells
+    return g.view(v_cache, (cells, kv_heads, width, streams), (column * width, column, column * cache.v_width))
 
 
 def _heads(cache: Node, width: int, kv_heads: int, cells: int, streams: int) -> Node:

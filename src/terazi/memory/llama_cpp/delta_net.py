@@ -42,9 +42,7 @@ def delta_net(sketch: Sketch, x: Node, block: int, states: States) -> Node:
         (width, scan.heads, tokens, slots),
         (line, line * scan.heads, line * scan.heads * tokens),
     )
-    new = g.view(
-        result, (width, width, scan.heads, slots), (line, line * width, line * width * scan.heads)
-    )
+    new = g.view(result, (width, width, scan.heads, slots), (line, line * width, line * width * scan.heads))
     store(sketch, new, g.view(states.carried, (states.carried.ne[0], slots), states.carried.nb[1:2]))
 
     z = g.reshape(z, width, scan.heads, tokens, slots)

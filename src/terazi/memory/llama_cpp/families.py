@@ -43,9 +43,9 @@ class Recurrent(NamedTuple):
 
     Args:
         mixer: what such a block is: ``mamba``, ``mamba2``, ``short_convolution`` or ``delta_net``.
-        layers: which blocks: ``all``; those ``without_kv`` heads; those ``without_kv_and_ff``, where a block is either
-            that, attention or feed-forward; ``spaced``, all but every fourth (or as the file says); or all ``beside``
-            their attention.
+        layers: which blocks: ``all``; those ``without_kv`` heads; those ``without_kv_and_ff``, where a block is
+            either that, attention or feed-forward; ``spaced``, all but every fourth (or as the file says); or all
+            ``beside`` their attention.
         ffn_norm: name of the norm before the feed-forward half; None if blocks have none.
         output_norm: name of the last norm.
         select_after_norm: outputs are picked after the last norm instead of inside the last block.
@@ -78,7 +78,8 @@ class Family(NamedTuple):
         rope: ``all`` layers turn queries and keys, or only ``windowed`` ones if there is a window, or all
             ``but_fourth`` (every fourth goes without), or ``none``; ``finetuned``: all unless the file says no.
         rope_factors: the file may carry frequency factors for RoPE.
-        scaled_embeddings: token embeddings are scaled by ``rows``, ``whole``, or not at all.
+        scaled_embeddings: token embeddings are scaled by ``rows``, ``whole`` (``early``: before anything else
+            is drawn), or not at all.
         scaled_queries: queries are scaled before attention.
         residual_first: the last sum of a block names the residual first.
         select_last: outputs are picked after the last block instead of inside it.
@@ -193,7 +194,7 @@ FAMILIES = (
         architectures=frozenset({"granite", "granitemoe"}),
         rope="finetuned",
         rope_factors=True,
-        scaled_embeddings="whole",
+        scaled_embeddings="early",
         scaled_residuals=True,
     ),
     Family(
@@ -224,7 +225,7 @@ FAMILIES = (
         architectures=frozenset({"granitehybrid"}),
         rope="finetuned",
         rope_factors=True,
-        scaled_embeddings="whole",
+        scaled_embeddings="early",
         scaled_residuals=True,
         recurrent=Recurrent("mamba2"),
     ),

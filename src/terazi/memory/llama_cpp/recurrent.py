@@ -1,8 +1,8 @@
 """Recurrent state: which blocks keep one, and its size, to the byte.
 
-Sources, b11434: ``src/llama-memory-recurrent.cpp:llama_memory_recurrent`` (tensors), ``src/llama-hparams.cpp:n_embd_r``
-and ``n_embd_s`` (widths), ``src/llama-model.cpp:create_memory`` (which blocks). The state is always in 32-bit floats,
-one row a slot, whatever the context.
+Sources, b11434: ``src/llama-memory-recurrent.cpp:llama_memory_recurrent`` (tensors), ``src/llama-hparams.cpp``
+(``n_embd_r``, ``n_embd_s``: widths), ``src/llama-model.cpp:create_memory`` (which blocks). The state is always in
+32-bit floats, one row a slot, whatever the context.
 """
 
 from typing import NamedTuple

@@ -27,6 +27,7 @@ class Batch(NamedTuple):
         windowed: whether there is a window cache beside the full one.
         pin_norms: whether norms are pinned to the device of their layer.
         slots: sequences.
+        v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
     """
 
     tokens: int
@@ -36,6 +37,7 @@ class Batch(NamedTuple):
     windowed: bool
     pin_norms: bool
     slots: int = 1
+    v_transposed: bool = False
 
 
 class Sketch:
@@ -127,6 +129,8 @@ class Sketch:
             self.graph.expand(root)
         if self.family.scaled_embeddings == "rows":
             x = g.like("mul", x, self.input(g.F32, 1, tokens))
+        elif self.family.scaled_embeddings == "early":
+            x = g.like("scale", x)
         self.graph.expand(x)
         if self.family.scaled_embeddings == "whole":
             x = g.like("scale", x)

@@ -41,9 +41,7 @@ def mamba2(sketch: Sketch, x: Node, block: int, states: States) -> Node:
         g.view(states.carried, (size, slots), (states.carried.nb[1], 4 * size * slots)),
     )
     nb1 = heads.nb[1]
-    y = g.view(
-        scanned, (width, scan.heads, tokens, slots), (nb1, nb1 * scan.heads, nb1 * scan.heads * tokens)
-    )
+    y = g.view(scanned, (width, scan.heads, tokens, slots), (nb1, nb1 * scan.heads, nb1 * scan.heads * tokens))
     y = g.like("add", y, g.like("mul", heads, sketch.need(f"{name}.ssm_d")))
     y = g.like("glu", g.contiguous(z), y)
     if sketch.weight(f"{name}.ssm_norm.weight"):
