@@ -215,7 +215,8 @@ FAMILIES = (
     ),
     Family(
         name="lfm2",
-        architectures=frozenset({"lfm2"}),
+        architectures=frozenset({"lfm2", "lfm2moe"}),
+        experts=Experts(gating="sigmoid"),
         qk_norm="head",
         residual_first=True,
         recurrent=Recurrent("short_convolution", output_norm="token_embd_norm"),
@@ -234,7 +235,8 @@ FAMILIES = (
     ),
     Family(
         name="nemotron-h",
-        architectures=frozenset({"nemotron_h"}),
+        architectures=frozenset({"nemotron_h", "nemotron_h_moe"}),
+        experts=Experts(gating="sigmoid"),
         rope="none",
         recurrent=Recurrent("mamba2", layers="without_kv_and_ff", ffn_norm=None, select_after_norm=True),
     ),

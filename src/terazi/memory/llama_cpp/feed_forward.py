@@ -14,6 +14,9 @@ def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
     if not sketch.weight(f"{name}.ffn_gate_inp.weight"):
         return _dense(sketch, x, name, "")
     mixed = _experts(sketch, x, name)
+    widen = sketch.weight(f"{name}.ffn_latent_up.weight")
+    if widen:
+        mixed = g.mul_mat(widen, mixed)
     if sketch.weight(f"{name}.ffn_up_shexp.weight"):
         shared = _dense(sketch, x, name, "_shexp")
         gate = sketch.weight(f"{name}.ffn_gate_inp_shexp.weight")
@@ -40,19 +43,30 @@ def _experts(sketch: Sketch, x: Node, name: str) -> Node:
     family, used = sketch.family.experts, sketch.spec.expert_used_count
     weights, chosen = _gate(sketch, x, name)
     sketch.graph.expand(weights)
+    narrow = sketch.weight(f"{name}.ffn_latent_down.weight")
+    if narrow:
+        x = g.mul_mat(narrow, x)
     x = g.reshape(x, x.ne[0], 1, x.ne[1])
     if family.weigh_input:
         repeated = Node("repeat", x.kind, (x.ne[0], used, x.ne[2], 1), (x,))
         x = g.like("mul", repeated, weights)
-    up = _product(sketch, f"{name}.ffn_up_exps", x, chosen)
-    if sketch.weight(f"{name}.ffn_gate_exps.weight"):
-        inner = g.like("glu", _product(sketch, f"{name}.ffn_gate_exps", x, chosen), up)
-    else:
-        inner = g.like("unary", up)
+    inner = _inner_product(sketch, x, name, chosen)
     x = _product(sketch, f"{name}.ffn_down_exps", inner, chosen)
     if not family.weigh_input:
         x = g.like("mul", x, weights)
     return _sum_experts(sketch, x, used)
+
+
+def _inner_product(sketch: Sketch, x: Node, name: str, chosen: Node) -> Node:
+    """Up, and gate if there is one, which may lie in one matrix with it."""
+    if sketch.weight(f"{name}.ffn_gate_up_exps.weight"):
+        joined = _product(sketch, f"{name}.ffn_gate_up_exps", x, chosen)
+        gate, up = (g.view(joined, (joined.ne[0] // 2, *joined.ne[1:3]), joined.nb[1:3]) for _ in range(2))
+        return g.like("glu", gate, up)
+    up = _product(sketch, f"{name}.ffn_up_exps", x, chosen)
+    if sketch.weight(f"{name}.ffn_gate_exps.weight"):
+        return g.like("glu", _product(sketch, f"{name}.ffn_gate_exps", x, chosen), up)
+    return g.like("unary", up)
 
 
 def _gate(sketch: Sketch, x: Node, name: str) -> tuple[Node, Node]:
