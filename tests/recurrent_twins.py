@@ -176,6 +176,11 @@ TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
         {".shortconv.l_cache": 3, **BY_HEADS},
         _by_heads({**ATTENTION, **HEAD_NORMS}, SHORT, {**NORM, **FFN_NORM, **DENSE}),
     ),
+    "lfm2-window": (
+        "lfm2",
+        {".shortconv.l_cache": 3, **BY_HEADS, ".attention.sliding_window": 700},
+        _by_heads({**ATTENTION, **HEAD_NORMS}, SHORT, {**NORM, **FFN_NORM, **DENSE}),
+    ),
     "lfm2moe": (
         "lfm2moe",
         {
@@ -258,9 +263,7 @@ def write_recurrent_twin(folder: Path, name: str) -> Path:
     last_norm = "token_embd_norm.weight" if architecture.startswith("lfm2") else "output_norm.weight"
     rows: list[TensorRow] = [("token_embd.weight", (WIDTH, VOCAB), "q6_K"), (last_norm, (WIDTH,), "f32")]
     for block in range(BLOCKS):
-        rows += [
-            (f"blk.{block}.{tensor}", shape, _kind(tensor, shape)) for tensor, shape in tensors(block).items()
-        ]
+        rows += [(f"blk.{block}.{tensor}", shape, _kind(tensor, shape)) for tensor, shape in tensors(block).items()]
     metadata: dict[str, object] = {
         ".context_length": 32768,
         ".embedding_length": WIDTH,

@@ -64,7 +64,7 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         build=BUILD,
         lines=tuple(lines),
         page_cache=tuple(_gap(buffer) for buffer in buffers if buffer.buffer_bytes > buffer.tensor_bytes),
-        growth=tuple(_growth(spec, settings, resolved, caches, family)),
+        growth=tuple(_growth(spec, settings, resolved, caches, states, family)),
         exact=not reasons,
         reasons=reasons,
     )
@@ -171,7 +171,7 @@ def _compute(
     placements: tuple[Placement, ...],
 ) -> Iterator[BillLine]:
     if family is None:
-        sizes = compute_bound_bytes(spec, settings, resolved, caches)
+        sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
         sizes = compute_bytes(
@@ -221,6 +221,7 @@ def _growth(
     settings: LlamaCppSettings,
     resolved: Resolved,
     caches: tuple[CacheLayer, ...],
+    states: tuple[StateLayer, ...] | None,
     family: Family | None,
 ) -> Iterator[BillLine]:
     if settings.tool not in SERVERS:
@@ -236,15 +237,19 @@ def _growth(
             note="prompts kept in host memory (--cache-ram), filled only under use",
         )
     count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
-    slot = _window_of_a_slot(window_length(spec, family), resolved, caches) if family else 0
-    if count > 0 and slot and not settings.swa_full:
+    slot = 0
+    if family and not settings.swa_full:
+        slot = _window_of_a_slot(window_length(spec, family), resolved, caches)
+    # what can't be rolled back is kept: the window, and recurrent states
+    slot += sum(4 * (layer.r_width + layer.s_width) for layer in states or ())
+    if count > 0 and slot:
         yield BillLine(
             term=Term.OVERHEAD,
             device=HOST,
             bytes=count * resolved.n_seq_max * slot,
             formula="context-checkpoints",
             basis=LineBasis.UPPER_BOUND,
-            note=f"up to {count} copies of its part of the window cache for each slot (--ctx-checkpoints)",
+            note=f"up to {count} copies of its window cache and recurrent state for each slot (--ctx-checkpoints)",
         )
 
 

@@ -1,7 +1,7 @@
 """Qwen's linear attention (gated delta net) in the graph, and the gated attention of the blocks between.
 
-Sources, b11434: ``src/models/qwen35.cpp`` and ``qwen3next.cpp`` (``build_layer_attn_linear``, ``build_layer_attn``),
-``src/models/delta-net-base.cpp`` (the fused form, which this build always takes).
+Sources, b11434: ``src/models/qwen35.cpp`` and ``qwen3next.cpp`` (``build_layer_attn_linear``,
+``build_layer_attn``), ``src/models/delta-net-base.cpp`` (the fused form, which this build always takes).
 """
 
 from terazi.memory.llama_cpp import graph as g

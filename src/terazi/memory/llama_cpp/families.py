@@ -6,6 +6,7 @@ cache arithmetic) is the same for all. An architecture without an entry gets an 
 
 from typing import NamedTuple
 
+from terazi.memory.llama_cpp.blocks import Recurrent
 from terazi.models.spec import ModelSpec
 
 
@@ -36,30 +37,6 @@ class Experts(NamedTuple):
     normalised: bool = True
     weigh_input: bool = False
     select_by_logits: bool = False
-
-
-class Recurrent(NamedTuple):
-    """Blocks that carry a state from token to token instead of, or beside, a cache of all tokens.
-
-    Args:
-        mixer: what such a block is: ``mamba``, ``mamba2``, ``short_convolution`` or ``delta_net``.
-        layers: which blocks: ``all``; those ``without_kv`` heads; those ``without_kv_and_ff``, where a block is
-            either that, attention or feed-forward; ``spaced``, all but every fourth (or as the file says); or all
-            ``beside`` their attention.
-        ffn_norm: name of the norm before the feed-forward half; None if blocks have none.
-        output_norm: name of the last norm.
-        select_after_norm: outputs are picked after the last norm instead of inside the last block.
-        positions: numbers that say where a token stands.
-        repeats_heads: the first file of a kind: heads of queries and keys are repeated before a delta net.
-    """
-
-    mixer: str
-    layers: str = "without_kv"
-    ffn_norm: str | None = "ffn_norm"
-    output_norm: str = "output_norm"
-    select_after_norm: bool = False
-    positions: int = 1
-    repeats_heads: bool = False
 
 
 class Family(NamedTuple):
@@ -217,6 +194,8 @@ FAMILIES = (
         name="lfm2",
         architectures=frozenset({"lfm2", "lfm2moe"}),
         experts=Experts(gating="sigmoid"),
+        # all that attend, if the file names a window
+        window=SlidingWindow(period=0),
         qk_norm="head",
         residual_first=True,
         recurrent=Recurrent("short_convolution", output_norm="token_embd_norm"),
@@ -266,45 +245,9 @@ _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.archi
 def family_of(spec: ModelSpec) -> Family | None:
     """The family that *spec* follows, or None if its rules aren't known here (as with blocks without attention)."""
     family = _BY_ARCHITECTURE.get(spec.architecture)
-    if family is None:
+    if family and family.recurrent is None and 0 in spec.head_count_kv:
         return None
-    if family.recurrent is None:
-        return None if 0 in spec.head_count_kv else family
-    # recurrent families with draft blocks or with a window have rules of their own
-    drafts = spec.metadata.get(f"{spec.architecture}.nextn_predict_layers")
-    return None if drafts or spec.sliding_window else family
-
-
-def recurrent_blocks(spec: ModelSpec, family: Family | None) -> tuple[bool, ...]:
-    """For each block: does it keep a recurrent state? (``is_recr_impl`` and the filters of ``create_memory``)"""
-    if family is None or family.recurrent is None:
-        return (False,) * spec.block_count
-    layers = family.recurrent.layers
-    if layers in {"all", "beside"}:
-        return (True,) * spec.block_count
-    if layers == "spaced":
-        flags = spec.metadata.get(f"{spec.architecture}.attention.recurrent_layers")
-        if isinstance(flags, tuple) and len(flags) >= spec.block_count:
-            return tuple(bool(flag) for flag in flags[: spec.block_count])
-        interval = spec.metadata.get(f"{spec.architecture}.full_attention_interval", 4)
-        period = interval if isinstance(interval, int) and interval > 0 else 4
-        return tuple((block + 1) % period != 0 for block in range(spec.block_count))
-    return tuple(
-        heads == 0 and (layers != "without_kv_and_ff" or width == 0)
-        for heads, width in zip(spec.head_count_kv, spec.feed_forward_length, strict=True)
-    )
-
-
-def attention_blocks(spec: ModelSpec, family: Family | None) -> tuple[bool, ...]:
-    """For each block: may it keep K and V? (It does if it has heads for them.)"""
-    if family is None or family.recurrent is None:
-        return (True,) * spec.block_count
-    layers = family.recurrent.layers
-    if layers == "without_kv_and_ff":
-        return tuple(width == 0 for width in spec.feed_forward_length)
-    if layers == "beside":
-        return (True,) * spec.block_count
-    return tuple(not recurs for recurs in recurrent_blocks(spec, family))
+    return family
 
 
 def window_layers(spec: ModelSpec, family: Family) -> tuple[bool, ...]:

@@ -5,8 +5,8 @@ Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.attention import CacheInputs, Position, attend, cache_inputs
+from terazi.memory.llama_cpp.blocks import Recurrent
 from terazi.memory.llama_cpp.delta_net import attend_gated, delta_net
-from terazi.memory.llama_cpp.families import Recurrent
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
@@ -55,6 +55,9 @@ class _Blocks:
         self._caches = {cache.block: cache for cache in caches}
         self._position = Position(sketch.input(g.I32, sketch.batch.tokens * recurrent.positions), None)
         self._inputs: CacheInputs | None = cache_inputs(sketch, caches[0].cells) if caches else None
+        if self._inputs and sketch.batch.windowed:
+            # build_inp_mem_hybrid_iswa makes no rotations, even for a quantised cache
+            self._inputs = self._inputs._replace(k_rotation=None, v_rotation=None)
         shared = state_inputs(sketch)
         self._states: dict[int, States] = {layer.block: states_of(sketch, layer, shared) for layer in states}
 

@@ -7,8 +7,9 @@ window cache), ``src/llama-model.cpp:create_memory``.
 from typing import NamedTuple
 
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.blocks import attention_blocks
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.families import Family, attention_blocks, window_layers, window_length
+from terazi.memory.llama_cpp.families import Family, window_layers, window_length
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.ggml_types import row_bytes
@@ -46,7 +47,7 @@ def cache_layers(
     # without flash attention V is stored transposed, every layer as wide as the widest
     widest_v = max(spec.head_count_kv, default=0) * spec.value_length
     by_id = {device.id: device for device in resolved.devices}
-    attends = attention_blocks(spec, family)
+    attends = attention_blocks(spec, family.recurrent if family else None)
     layers = []
     for block in range(spec.block_count):
         heads = spec.head_count_kv[block]

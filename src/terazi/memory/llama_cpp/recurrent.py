@@ -8,8 +8,9 @@ Sources, b11434: ``src/llama-memory-recurrent.cpp:llama_memory_recurrent`` (tens
 from typing import NamedTuple
 
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.blocks import recurrent_blocks
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.families import Family, recurrent_blocks
+from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
@@ -59,7 +60,7 @@ def state_layers(
     r_width, s_width = max(scan.kernel - 1, 0) * scan.channels, scan.state * scan.inner
     by_id = {device.id: device for device in resolved.devices}
     layers = []
-    for block, recurs in enumerate(recurrent_blocks(spec, family)):
+    for block, recurs in enumerate(recurrent_blocks(spec, family.recurrent)):
         if not recurs:
             continue
         device = resolved.layer_devices[block] if settings.kv_offload else HOST
