@@ -64,7 +64,7 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         build=BUILD,
         lines=tuple(lines),
         page_cache=tuple(_gap(buffer) for buffer in buffers if buffer.buffer_bytes > buffer.tensor_bytes),
-        growth=tuple(_growth(spec, settings, resolved, caches, states, family)),
+        growth=tuple(_growth(spec, settings, resolved, caches, states=states, family=family)),
         exact=not reasons,
         reasons=reasons,
     )
@@ -82,6 +82,8 @@ def _reasons(
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
             "layer and a generous compute buffer are counted."
         )
+    if settings.draft_mtp:
+        yield "The draft head's own cache and graph aren't in this bill."
     if settings.split_mode == "tensor" and len(resolved.devices) > 1:
         yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
     if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
@@ -221,6 +223,7 @@ def _growth(
     settings: LlamaCppSettings,
     resolved: Resolved,
     caches: tuple[CacheLayer, ...],
+    *,
     states: tuple[StateLayer, ...] | None,
     family: Family | None,
 ) -> Iterator[BillLine]:

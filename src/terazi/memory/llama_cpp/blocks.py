@@ -33,11 +33,31 @@ class Recurrent(NamedTuple):
     repeats_heads: bool = False
 
 
+#: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for.
+_DRAFTS = """
+    bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4
+    glm4moe glm5-next hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
+"""
+_DRAFTING = frozenset(_DRAFTS.split())
+
+
+def trunk_length(spec: ModelSpec) -> int:
+    """Blocks without those of a draft head, which come last (``llama_hparams::n_layer``)."""
+    drafts = spec.metadata.get(f"{spec.architecture}.nextn_predict_layers", 0)
+    if spec.architecture not in _DRAFTING or not isinstance(drafts, int) or not 0 < drafts < spec.block_count:
+        return spec.block_count
+    return spec.block_count - drafts
+
+
 def recurrent_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool, ...]:
     """For each block: does it keep a recurrent state? (``is_recr_impl`` and the filters of ``create_memory``)"""
     if recurrent is None:
         return (False,) * spec.block_count
-    layers = recurrent.layers
+    trunk = trunk_length(spec)
+    return tuple(flag and block < trunk for block, flag in enumerate(_recurs(spec, recurrent.layers)))
+
+
+def _recurs(spec: ModelSpec, layers: str) -> tuple[bool, ...]:
     if layers in {"all", "beside"}:
         return (True,) * spec.block_count
     if layers == "spaced":
@@ -55,11 +75,10 @@ def recurrent_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool
 
 def attention_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool, ...]:
     """For each block: may it keep K and V? (It does if it has heads for them.)"""
-    if recurrent is None:
-        return (True,) * spec.block_count
-    layers = recurrent.layers
-    if layers == "without_kv_and_ff":
-        return tuple(width == 0 for width in spec.feed_forward_length)
-    if layers == "beside":
-        return (True,) * spec.block_count
-    return tuple(not recurs for recurs in recurrent_blocks(spec, recurrent))
+    trunk = trunk_length(spec)
+    flags: tuple[bool, ...] = (True,) * spec.block_count
+    if recurrent and recurrent.layers == "without_kv_and_ff":
+        flags = tuple(width == 0 for width in spec.feed_forward_length)
+    elif recurrent and recurrent.layers != "beside":
+        flags = tuple(not recurs for recurs in recurrent_blocks(spec, recurrent))
+    return tuple(flag and block < trunk for block, flag in enumerate(flags))

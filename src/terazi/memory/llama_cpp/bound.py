@@ -1,14 +1,15 @@
 """Upper bounds for architectures whose rules aren't known here.
 
 Every block is taken to keep K and V at full length, and recurrent state where the file has the keys for one. The
-compute buffers are sums of the widest tensors that live at once in a decoder's layouts, with room to spare. The
-sums follow where work is done: a host that only looks embeddings up holds inputs alone, and logits are on the device
-of the output matrix only. On all measured cases of build b11434 (known architectures included) no buffer was larger.
+compute buffers are sums of the widest tensors that live at once in a decoder's layouts, with room to spare. They
+follow where work is done: a host that only looks embeddings up holds inputs alone, and logits are on the device of
+the output matrix only. On all measured cases of build b11434, known architectures included, none was exceeded.
 """
 
 from collections.abc import Mapping
 
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.resolve import Resolved
@@ -27,12 +28,12 @@ _SLACK = 1.25
 
 def state_bytes(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Mapping[str, int]:
     """Recurrent state of each device: 32-bit floats, one copy a slot (``llama_hparams::n_embd_r``, ``_s``)."""
-    per_block = 4 * _state_elements(spec) * resolved.n_seq_max
+    per_block = 4 * _state_elements(spec) * resolved.n_seq_max * resolved.kept_states
     if not per_block:
         return {}
     mixed = 0 in spec.head_count_kv and any(spec.head_count_kv)
     sizes: dict[str, int] = {}
-    for block in range(spec.block_count):
+    for block in range(trunk_length(spec)):
         if mixed and spec.head_count_kv[block]:
             continue  # files that say so per block: those with heads attend, the others recur
         device = resolved.layer_devices[block] if settings.kv_offload else HOST

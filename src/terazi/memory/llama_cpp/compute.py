@@ -64,6 +64,7 @@ def compute_bytes(
                 windowed=any(cache.window for cache in caches),
                 pin_norms=pins and (tokens < 32 or resolved.full_offload),
                 slots=resolved.n_seq_max,
+                kept=resolved.kept_states,
                 v_transposed=not resolved.flash_attn,
             ),
             placements=placements,

@@ -10,7 +10,7 @@ from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.recurrent import Scan, scan_of
 from terazi.memory.llama_cpp.sketch import Sketch
-from terazi.memory.llama_cpp.state import States, load, store, store_tail
+from terazi.memory.llama_cpp.state import States, load, store, store_scanned, store_tail
 
 
 def delta_net(sketch: Sketch, x: Node, block: int, states: States) -> Node:
@@ -20,10 +20,11 @@ def delta_net(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     mixed, z = _project(sketch, x, name, scan)
     beta, gate = _gates(sketch, x, name, scan)
 
+    kept = sketch.batch.kept
     past = load(sketch, states.convolved, states.inputs)
     past = g.reshape(past, scan.kernel - 1, scan.channels, slots)
     joined = g.concat(past, g.transpose(mixed))
-    store_tail(sketch, joined, states)
+    store_tail(sketch, joined, states, kept)
     carried = g.reshape(load(sketch, states.carried, states.inputs), width, width, scan.heads, slots)
     mixed = g.like("unary", g.state_convolution(joined, sketch.need(f"{name}.ssm_conv1d.weight")))
 
@@ -35,15 +36,18 @@ def delta_net(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     q, k = (g.like("scale", g.like("rms_norm", part)) for part in (q, k))
     if sketch.family.recurrent and sketch.family.recurrent.repeats_heads and scan.heads != scan.groups:
         q, k = (_repeat(part, scan, tokens, slots) for part in (q, k))
-    result = g.gated_delta_net(q, k, v, gate, beta, carried)
+    result = g.gated_delta_net(kept, q, k, v, gate, beta, carried)
     line = 4 * width
     y = g.view(
         result,
         (width, scan.heads, tokens, slots),
         (line, line * scan.heads, line * scan.heads * tokens),
     )
-    new = g.view(result, (width, width, scan.heads, slots), (line, line * width, line * width * scan.heads))
-    store(sketch, new, g.view(states.carried, (states.carried.ne[0], slots), states.carried.nb[1:2]))
+    if kept > 1:
+        store_scanned(sketch, result, states, min(tokens, kept))
+    else:
+        new = g.view(result, (width, width, scan.heads, slots), (line, line * width, line * width * scan.heads))
+        store(sketch, new, g.view(states.carried, (states.carried.ne[0], slots), states.carried.nb[1:2]))
 
     z = g.reshape(z, width, scan.heads, tokens, slots)
     y = g.like("mul", sketch.norm(y, f"{name}.ssm_norm", block), g.like("unary", z))

@@ -215,16 +215,16 @@ def state_convolution(x: Node, kernel: Node) -> Node:
     return Node("ssm_conv", F32, (kernel.ne[1], x.ne[0] - kernel.ne[0] + 1, x.ne[2], 1), (x, kernel))
 
 
-def state_scan(state: Node, x: Node, *more: Node) -> Node:
-    """``ggml_ssm_scan``: the outputs and behind them the new states, in one row; the last source is the slots."""
-    size = x.elements + state.ne[0] * state.ne[1] * state.ne[2] * more[-1].ne[0]
+def state_scan(kept: int, state: Node, x: Node, *more: Node) -> Node:
+    """``ggml_ssm_scan``: outputs and behind them *kept* states a slot, in one row; the last source is the slots."""
+    size = x.elements + kept * state.ne[0] * state.ne[1] * state.ne[2] * more[-1].ne[0]
     return Node("ssm_scan", F32, (size, 1, 1, 1), (state, x, *more))
 
 
-def gated_delta_net(*srcs: Node) -> Node:
-    """``ggml_gated_delta_net`` of queries, keys, values, decay, beta and state: the outputs, then the new state."""
+def gated_delta_net(kept: int, *srcs: Node) -> Node:
+    """``ggml_gated_delta_net`` of queries, keys, values, decay, beta and state: the outputs, then *kept* states."""
     width, heads, tokens, slots = srcs[2].ne
-    return Node("gated_delta_net", F32, (width * heads, (tokens + width) * slots, 1, 1), srcs)
+    return Node("gated_delta_net", F32, (width * heads, (tokens + kept * width) * slots, 1, 1), srcs)
 
 
 def flash_attention(q: Node, k: Node, v: Node, *more: Node) -> Node:

@@ -5,7 +5,7 @@ Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.attention import CacheInputs, Position, attend, cache_inputs
-from terazi.memory.llama_cpp.blocks import Recurrent
+from terazi.memory.llama_cpp.blocks import Recurrent, trunk_length
 from terazi.memory.llama_cpp.delta_net import attend_gated, delta_net
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
@@ -28,8 +28,9 @@ def draw_hybrid(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[St
     x = sketch.embeddings()
     wanted = sketch.input(g.I32, batch.outputs)
     blocks = _Blocks(sketch, recurrent, caches, states)
-    for block in range(spec.block_count):
-        last = block == spec.block_count - 1 and not recurrent.select_after_norm
+    trunk = trunk_length(spec)
+    for block in range(trunk):
+        last = block == trunk - 1 and not recurrent.select_after_norm
         x = blocks.draw(x, block, wanted if last else None)
     hidden = sketch.norm(x, recurrent.output_norm, None)
     if recurrent.select_after_norm:

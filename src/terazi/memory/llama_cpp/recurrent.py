@@ -2,7 +2,7 @@
 
 Sources, b11434: ``src/llama-memory-recurrent.cpp:llama_memory_recurrent`` (tensors), ``src/llama-hparams.cpp``
 (``n_embd_r``, ``n_embd_s``: widths), ``src/llama-model.cpp:create_memory`` (which blocks). The state is always in
-32-bit floats, one row a slot, whatever the context.
+32-bit floats, one row a slot and kept state, whatever the context.
 """
 
 from typing import NamedTuple
@@ -64,8 +64,9 @@ def state_layers(
         if not recurs:
             continue
         device = resolved.layer_devices[block] if settings.kv_offload else HOST
+        rows = resolved.n_seq_max * resolved.kept_states
         sizes = (
-            allocation_bytes(by_id.get(device), "f32", (width, resolved.n_seq_max), 4 * width * resolved.n_seq_max)
+            allocation_bytes(by_id.get(device), "f32", (width, rows), 4 * width * rows)
             for width in (r_width, s_width)
         )
         layers.append(StateLayer(block, device, r_width, s_width, sum(sizes)))

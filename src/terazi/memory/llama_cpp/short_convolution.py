@@ -18,7 +18,7 @@ def short_convolution(sketch: Sketch, x: Node, block: int, states: States) -> No
     gated = g.transpose(g.like("mul", b, x))
     past = load(sketch, states.convolved, states.inputs)
     gated = g.concat(g.reshape(past, states.convolved.ne[0] // width, width, slots), gated)
-    store_tail(sketch, gated, states)
+    store_tail(sketch, gated, states, min(tokens, sketch.batch.kept))
     y = g.like("mul", c, g.state_convolution(gated, sketch.need(f"{name}.conv.weight")))
     y = sketch.linear(y, f"{name}.out_proj")
     return g.reshape(y, y.ne[0], tokens * slots)

@@ -27,6 +27,7 @@ class Batch(NamedTuple):
         windowed: whether there is a window cache beside the full one.
         pin_norms: whether norms are pinned to the device of their layer.
         slots: sequences.
+        kept: recurrent states a slot, the last and those to go back to.
         v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
     """
 
@@ -37,6 +38,7 @@ class Batch(NamedTuple):
     windowed: bool
     pin_norms: bool
     slots: int = 1
+    kept: int = 1
     v_transposed: bool = False
 
 

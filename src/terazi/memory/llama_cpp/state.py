@@ -38,7 +38,9 @@ def state_inputs(sketch: Sketch) -> StateInputs:
 
 def states_of(sketch: Sketch, layer: StateLayer, inputs: StateInputs) -> States:
     """The caches of *layer* as tensors."""
-    caches = [g.leaf(g.F32, width, sketch.batch.slots) for width in (layer.r_width, layer.s_width)]
+    caches = [
+        g.leaf(g.F32, width, sketch.batch.slots * sketch.batch.kept) for width in (layer.r_width, layer.s_width)
+    ]
     for cache in caches:
         cache.home = sketch.backends[layer.device]
     return States(caches[0], caches[1], inputs)
@@ -49,7 +51,7 @@ def load(
 ) -> Node:
     """Read the states of *cache*: copied out, or handed to *take* together with the list of slots in the batch."""
     width, slots = cache.ne[0], sketch.batch.slots
-    states = g.reshape(cache, width, slots)
+    states = g.reshape(cache, width, cache.ne[1])
     # a slot that starts afresh is set to zero first
     zero = g.view(states, (width,))
     sketch.graph.expand(Node("scale", zero.kind, zero.ne, (zero,), nb=zero.nb, view=zero))
@@ -65,12 +67,24 @@ def store(sketch: Sketch, source: Node, target: Node) -> None:
     sketch.graph.expand(g.copy(source, target))
 
 
-def store_tail(sketch: Sketch, x: Node, states: States) -> None:
-    """Write the last columns of what is convolved back to its cache."""
+def store_tail(sketch: Sketch, x: Node, states: States, count: int) -> None:
+    """Write the last columns of what is convolved back to its cache, and *count* - 1 earlier states."""
     slots, channels = sketch.batch.slots, x.ne[1]
     width = states.convolved.ne[0]
+    for _ in range(count):
+        store(
+            sketch,
+            g.view(x, (width // channels, channels, slots), x.nb[1:3]),
+            g.view(states.convolved, (width, slots), states.convolved.nb[1:2]),
+        )
+
+
+def store_scanned(sketch: Sketch, scanned: Node, states: States, count: int) -> None:
+    """Write *count* states from the end of a scan's result to their cache."""
+    size, slots = states.carried.ne[0], sketch.batch.slots
+    row = 4 * size
     store(
         sketch,
-        g.view(x, (width // channels, channels, slots), x.nb[1:3]),
-        g.view(states.convolved, (width, slots), states.convolved.nb[1:2]),
+        g.view(scanned, (size, slots, count), (row, row * slots)),
+        g.view(states.carried, (size, slots, count), (states.carried.nb[1], row * slots)),
     )

@@ -7,7 +7,7 @@ from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.recurrent import number, scan_of
 from terazi.memory.llama_cpp.sketch import Sketch
-from terazi.memory.llama_cpp.state import States, load, store, store_tail
+from terazi.memory.llama_cpp.state import States, load, store, store_scanned, store_tail
 
 
 def mamba2(sketch: Sketch, x: Node, block: int, states: States) -> Node:
@@ -21,7 +21,8 @@ def mamba2(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     mixed = g.view(joined, (scan.channels, tokens, slots), joined.nb[1:3])
     step = g.view(joined, (scan.heads, tokens, slots), joined.nb[1:3])
 
-    mixed = _convolve(sketch, past, mixed, name, states)
+    written = min(tokens, sketch.batch.kept)
+    mixed = _convolve(sketch, mixed, past, states, name=name, written=written)
     heads = g.view(mixed, (width, scan.heads, tokens, slots), (4 * width, *mixed.nb[1:3]))
     b, c = (
         g.view(mixed, (scan.state, scan.groups, tokens, slots), (4 * scan.state, *mixed.nb[1:3])) for _ in range(2)
@@ -30,16 +31,11 @@ def mamba2(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     decay = sketch.need(f"{name}.ssm_a")
 
     def take(all_states: Node, ids: Node) -> Node:
-        carried = g.reshape(all_states, scan.state, width, scan.heads, slots)
-        return g.state_scan(carried, heads, step, decay, b, c, ids)
+        carried = g.reshape(all_states, scan.state, width, scan.heads, all_states.ne[1])
+        return g.state_scan(sketch.batch.kept, carried, heads, step, decay, b, c, ids)
 
     scanned = load(sketch, states.carried, states.inputs, take)
-    size = scan.state * scan.inner
-    store(
-        sketch,
-        g.view(scanned, (size, slots), (4 * size, 4 * size * slots)),
-        g.view(states.carried, (size, slots), (states.carried.nb[1], 4 * size * slots)),
-    )
+    store_scanned(sketch, scanned, states, written)
     nb1 = heads.nb[1]
     y = g.view(scanned, (width, scan.heads, tokens, slots), (nb1, nb1 * scan.heads, nb1 * scan.heads * tokens))
     y = g.like("add", y, g.like("mul", heads, sketch.need(f"{name}.ssm_d")))
@@ -57,7 +53,7 @@ def mamba(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     past = g.reshape(load(sketch, states.convolved, states.inputs), scan.kernel - 1, scan.inner, slots)
     joined = sketch.linear(g.reshape(x, x.ne[0], tokens, slots), f"{name}.ssm_in")
     mixed, z = (g.view(joined, (scan.inner, tokens, slots), joined.nb[1:3]) for _ in range(2))
-    mixed = _convolve(sketch, past, mixed, name, states)
+    mixed = _convolve(sketch, mixed, past, states, name=name, written=1)
 
     split = sketch.linear(mixed, f"{name}.ssm_x")
     step = g.view(split, (scan.heads, tokens, slots), split.nb[1:3])
@@ -75,7 +71,7 @@ def mamba(sketch: Sketch, x: Node, block: int, states: States) -> Node:
 
     def take(all_states: Node, ids: Node) -> Node:
         carried = g.reshape(all_states, scan.state, 1, scan.inner, slots)
-        return g.state_scan(carried, heads, step, decay, b, c, ids)
+        return g.state_scan(1, carried, heads, step, decay, b, c, ids)
 
     scanned = load(sketch, states.carried, states.inputs, take)
     size = scan.state * scan.inner * slots
@@ -87,10 +83,10 @@ def mamba(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     return g.reshape(y, y.ne[0], tokens * slots)
 
 
-def _convolve(sketch: Sketch, past: Node, x: Node, name: str, states: States) -> Node:
+def _convolve(sketch: Sketch, x: Node, past: Node, states: States, *, name: str, written: int) -> Node:
     """Keep the last columns for the next batch, then the convolution, its bias and SiLU."""
     x = g.concat(past, g.transpose(x))
-    store_tail(sketch, x, states)
+    store_tail(sketch, x, states, written)
     x = g.state_convolution(x, sketch.need(f"{name}.ssm_conv1d.weight"))
     bias = sketch.weight(f"{name}.ssm_conv1d.bias")
     return g.like("unary", g.like("add", x, bias) if bias else x)

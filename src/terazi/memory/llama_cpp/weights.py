@@ -13,6 +13,7 @@ from typing import NamedTuple
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
@@ -64,11 +65,13 @@ def place_tensors(
     spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
 ) -> tuple[Placement, ...]:
     """Every tensor that the engine creates, duplicates included, with its buffer."""
+    # a draft head stays in the file unless it is asked for
+    blocks = spec.block_count if settings.draft_mtp else trunk_length(spec)
     chooser = _Chooser(settings, resolved, isa)
     placements: dict[tuple[str, str, BufferKind], Placement] = {}
     twice = []
     for tensor in spec.tensors:
-        for device, product in _uses(tensor, spec, resolved):
+        for device, product in _uses(tensor, spec, resolved, blocks=blocks):
             where, kind = chooser.choose(tensor, device, product=product)
             if (tensor.name, where, kind) in placements and spec.architecture in _OUTPUT_FIRST:
                 twice.append(placements[tensor.name, where, kind])
@@ -101,9 +104,11 @@ def weight_buffers(
     return tuple(buffers)
 
 
-def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple[str, bool]]:
-    """Where *tensor* is used, and whether as the weight of a matrix product there."""
+def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved, *, blocks: int) -> Iterator[tuple[str, bool]]:
+    """Where *tensor* is used, and whether as the weight of a matrix product there. Only the first *blocks* load."""
     output = resolved.layer_devices[-1]
+    if tensor.block is not None and tensor.block >= blocks:
+        return
     if tensor.block is not None:
         yield resolved.layer_devices[min(tensor.block, len(resolved.layer_devices) - 1)], multiplies(tensor)
     elif tensor.name.startswith(_SHARED):
