@@ -156,6 +156,19 @@ _JOINED_EXPERTS: Tensors = {
     "ffn_down_exps.weight": (EXPERT_INNER, WIDTH, EXPERTS),
 }
 
+#: A draft head (NextN): one more block, which only speculation loads.
+DRAFT: Tensors = {
+    "nextn.eh_proj.weight": (2 * WIDTH, WIDTH),
+    "nextn.enorm.weight": (WIDTH,),
+    "nextn.hnorm.weight": (WIDTH,),
+    "nextn.shared_head_norm.weight": (WIDTH,),
+}
+
+
+def _drafting(trunk: Callable[[int], Tensors], head: Tensors) -> Callable[[int], Tensors]:
+    return lambda block: {**head, **DRAFT} if block == BLOCKS - 1 else trunk(block)
+
+
 #: Name → architecture, extra keys, the tensors of each block.
 TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
     "mamba": ("mamba", FIRST_SCAN_KEYS, lambda _: {**NORM, **MAMBA}),
@@ -253,6 +266,25 @@ TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
         "qwen35moe",
         {**DELTA_KEYS, **EXPERT_KEYS, ".rope.dimension_sections": [11, 11, 10, 0]},
         _spaced({**DELTA, **SPLIT, **BETA_ALPHA}, {**NORM, **POST_NORM, **_JOINED_EXPERTS}),
+    ),
+    "qwen35-draft": (
+        "qwen35",
+        {**DELTA_KEYS, ".rope.dimension_sections": [11, 11, 10, 0], ".nextn_predict_layers": 1},
+        _drafting(
+            _spaced({**DELTA, **SPLIT, **BETA_ALPHA}, {**NORM, **POST_NORM, **DENSE}),
+            {**GATED, **NORM, **POST_NORM, **DENSE},
+        ),
+    ),
+    "qwen3next-draft": (
+        "qwen3next",
+        {**DELTA_KEYS, **EXPERT_KEYS, ".nextn_predict_layers": 1},
+        _drafting(
+            _spaced(
+                {**DELTA, **SPLIT, "ssm_ba.weight": (WIDTH, 2 * SCAN_HEADS)},
+                {**NORM, **POST_NORM, **GATED_SHARED},
+            ),
+            {**GATED, **NORM, **POST_NORM, **GATED_SHARED},
+        ),
     ),
 }
 

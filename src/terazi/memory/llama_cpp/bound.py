@@ -54,6 +54,8 @@ def compute_bound_bytes(
     cells = max((cache.cells for cache in caches), default=resolved.n_ctx_seq)
     if spec.metadata.get(f"{spec.architecture}.attention.causal") is False:
         cells = tokens  # an encoder sees its batch and keeps nothing
+    if not any(".attn_q" in tensor.name or ".attn_kv" in tensor.name for tensor in spec.tensors):
+        cells = 0
     # two caches of different length may each have their mask
     inputs = 2 * (2 if resolved.flash_attn else 4) * cells * tokens
     if not resolved.flash_attn:
