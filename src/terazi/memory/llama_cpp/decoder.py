@@ -8,6 +8,7 @@ from terazi.memory.llama_cpp.attention import CacheInputs, Position, attend, cac
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.latent_attention import attend_latent
 from terazi.memory.llama_cpp.sketch import Sketch
 
 
@@ -16,8 +17,8 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     family, batch = sketch.family, sketch.batch
     x = sketch.embeddings()
     position = Position(sketch.input(g.I32, batch.tokens), _temperature(sketch))
-    cells = {cache.window: cache.cells for cache in caches}
-    inputs = {window: cache_inputs(sketch, cells[window]) for window in sorted(cells)}
+    kinds = {cache.window: cache for cache in caches}
+    inputs = {window: cache_inputs(sketch, kinds[window]) for window in sorted(kinds)}
     wanted = sketch.input(g.I32, batch.outputs)
     for cache in caches:
         x, residual = _attention_half(sketch, x, position, cache, inputs[cache.window])
@@ -56,7 +57,8 @@ def _attention_half(
     residual = x
     if sketch.family.pre_norms:
         x = sketch.norm(x, f"blk.{cache.block}.attn_norm", cache.block)
-    return attend(sketch, x, position, cache, inputs), residual
+    half = attend_latent if sketch.family.latent else attend
+    return half(sketch, x, position, cache, inputs), residual
 
 
 def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> Node:

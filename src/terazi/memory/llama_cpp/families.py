@@ -28,12 +28,14 @@ class Experts(NamedTuple):
     Args:
         gating: ``soft_max`` over all experts, ``sigmoid``, or ``chosen``: softmax over those chosen.
         normalised: the weights of the chosen are divided by their sum.
+        by_file: the file may say otherwise about these two (``expert_gating_func``, ``expert_weights_norm``).
         weigh_input: weights multiply what goes in rather than what comes out.
         select_by_logits: the choice is made before the gating function.
     """
 
     gating: str = "soft_max"
     normalised: bool = True
+    by_file: bool = False
     weigh_input: bool = False
     select_by_logits: bool = False
 
@@ -60,6 +62,8 @@ class Family(NamedTuple):
         select_last: outputs are picked after the last block instead of inside it.
         tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
             the file gives the metadata key named here.
+        latent: K and V are stored compressed (multi-head latent attention), see ``latent_attention``.
+        drawing: which function draws the graph, see ``drawings``.
     """
 
     name: str
@@ -78,6 +82,8 @@ class Family(NamedTuple):
     residual_first: bool = False
     select_last: bool = False
     tempered: str | None = None
+    latent: bool = False
+    drawing: str = "decoder"
 
 
 #: Each is drawn after its file in ``src/models/`` and is held against the engine by a test.
@@ -160,6 +166,13 @@ FAMILIES = (
         qk_norm="flat",
         experts=Experts(gating="sigmoid"),
     ),
+    Family(
+        name="deepseek2",
+        architectures=frozenset({"deepseek2"}),
+        latent=True,
+        experts=Experts(normalised=False, by_file=True),
+        tempered="attention.temperature_scale",
+    ),
 )
 
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
@@ -170,6 +183,21 @@ def family_of(spec: ModelSpec) -> Family | None:
     if 0 in spec.head_count_kv:
         return None
     return _BY_ARCHITECTURE.get(spec.architecture)
+
+
+def stores_latent(spec: ModelSpec, family: Family) -> bool:
+    """Whether only the compressed K is kept (``llama_hparams::is_mla``). Old files lack the keys: they keep all."""
+    keys = ("key_length_mla", "value_length_mla")
+    return family.latent and all(spec.metadata.get(f"{spec.architecture}.attention.{key}") for key in keys)
+
+
+def head_widths(spec: ModelSpec, *, window: bool) -> tuple[int, int]:
+    """Elements of one head's K and V (``llama_hparams::n_embd_head_k``, ``_v``): window layers may differ."""
+    if not window:
+        return spec.key_length, spec.value_length
+    keys = (("key_length_swa", spec.key_length), ("value_length_swa", spec.value_length))
+    k_head, v_head = (spec.metadata.get(f"{spec.architecture}.attention.{key}", width) for key, width in keys)
+    return int(k_head) if isinstance(k_head, int) else 0, int(v_head) if isinstance(v_head, int) else 0
 
 
 def window_layers(spec: ModelSpec, family: Family) -> tuple[bool, ...]:

@@ -4,8 +4,10 @@ Source: ``src/llama-graph.cpp`` (``build_ffn``, ``build_moe_ffn``), b11434.
 """
 
 from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.families import Experts
 from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.sketch import Sketch
+from terazi.models.spec import ModelSpec
 
 
 def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
@@ -53,20 +55,22 @@ def _experts(sketch: Sketch, x: Node, name: str) -> Node:
 
 def _gate(sketch: Sketch, x: Node, name: str) -> tuple[Node, Node]:
     """The weights of the chosen experts, and which they are."""
-    family, spec, tokens = sketch.family.experts, sketch.spec, x.ne[1]
+    family, spec, tokens = experts_of(sketch), sketch.spec, x.ne[1]
     used, count = spec.expert_used_count, spec.expert_count
     logits = sketch.linear(x, f"{name}.ffn_gate_inp")
     values = logits if family.gating == "chosen" else g.like(_GATING[family.gating], logits)
     bias = sketch.weight(f"{name}.exp_probs_b.bias")
     rated = g.like("add", values, bias) if bias else values
-    order = Node("argsort", g.I32, rated.ne, (logits if family.select_by_logits else rated,))
-    chosen = g.view(order, (used, tokens), (order.nb[1],))
+    groups = spec.metadata.get(f"{spec.architecture}.expert_group_count", 0)
+    if isinstance(groups, int) and groups > 1:
+        rated = _best_groups(sketch, rated, groups)
+    chosen = g.top(logits if family.select_by_logits else rated, used)
     weights = g.get_rows(g.reshape(values, 1, count, tokens), chosen)
     if family.gating == "chosen":
         weights = g.reshape(g.like("soft_max", g.reshape(weights, used, tokens)), 1, used, tokens)
     if family.normalised:
         weights = g.reshape(weights, used, tokens)
-        total = g.like("clamp", Node("sum_rows", g.F32, (1, tokens, 1, 1), (weights,)))
+        total = g.like("clamp", g.sum_rows(weights))
         weights = g.reshape(g.like("div", weights, total), 1, used, tokens)
     scale = spec.metadata.get(f"{spec.architecture}.expert_weights_scale", 0.0)
     if scale not in {0.0, 1.0}:
@@ -74,6 +78,37 @@ def _gate(sketch: Sketch, x: Node, name: str) -> tuple[Node, Node]:
     return weights, chosen
 
 
+def experts_of(sketch: Sketch) -> Experts:
+    """How this file's experts are chosen."""
+    family, spec = sketch.family.experts, sketch.spec
+    if not family.by_file:
+        return family
+    gating = spec.metadata.get(f"{spec.architecture}.expert_gating_func", 0)
+    named = _BY_NUMBER.get(gating) if isinstance(gating, int) else None
+    normalised = spec.metadata.get(f"{spec.architecture}.expert_weights_norm", family.normalised)
+    return family._replace(gating=named or family.gating, normalised=bool(normalised))
+
+
+def _best_groups(sketch: Sketch, rated: Node, groups: int) -> Node:
+    """Ratings with all groups masked but the best; a group counts as much as its two best experts."""
+    spec, tokens = sketch.spec, rated.ne[1]
+    size = spec.expert_count // groups
+    grouped = g.reshape(rated, size, groups, tokens)
+    best = g.top(grouped, 2)
+    scores = g.get_rows(g.reshape(grouped, 1, size, groups, tokens), best)
+    scores = g.sum_rows(g.reshape(scores, 2, groups, tokens))
+    kept = g.top(g.reshape(scores, groups, tokens), _groups_used(spec))
+    masked = g.set_rows(g.like("fill", grouped), g.get_rows(grouped, kept), kept)
+    return g.reshape(masked, spec.expert_count, tokens)
+
+
+def _groups_used(spec: ModelSpec) -> int:
+    used = spec.metadata.get(f"{spec.architecture}.expert_group_used_count", 1)
+    return used if isinstance(used, int) else 1
+
+
+#: ``llama_expert_gating_func_type``.
+_BY_NUMBER = {1: "soft_max", 2: "sigmoid", 3: "chosen"}
 _GATING = {"soft_max": "soft_max", "sigmoid": "unary"}
 
 

@@ -191,6 +191,24 @@ def contiguous(x: Node, *ne: int) -> Node:
     return Node("cont", x.kind, _four(ne) if ne else x.ne, (x,))
 
 
+def top(x: Node, count: int) -> Node:
+    """``ggml_argsort_top_k``: where the *count* largest of each row are."""
+    order = Node("argsort", I32, x.ne, (x,))
+    return view(order, (count, *x.ne[1:]), order.nb[1:])
+
+
+def sum_rows(x: Node) -> Node:
+    """The sum of each row."""
+    return Node("sum_rows", x.kind, (1, *x.ne[1:]), (x,))
+
+
+def concat(first: Node, second: Node, dimension: int) -> Node:
+    """Both, one after the other in *dimension*."""
+    ne = list(first.ne)
+    ne[dimension] += second.ne[dimension]
+    return Node("concat", first.kind, (ne[0], ne[1], ne[2], ne[3]), (first, second))
+
+
 def half(x: Node) -> Node:
     """``ggml_cast`` to 16-bit floats. Like the engine's, it names itself as a source."""
     result = Node("cpy", F16, x.ne, (x,))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.families import Family, window_layers, window_length
+from terazi.memory.llama_cpp.families import Family, head_widths, stores_latent, window_layers, window_length
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.ggml_types import row_bytes
@@ -17,7 +17,11 @@ from terazi.units import pad
 
 
 class CacheLayer(NamedTuple):
-    """The K and V of one block. ``cells`` is a stream's length; widths are in elements."""
+    """The K and V of one block. ``cells`` is a stream's length; widths are in elements, of all heads and of one.
+
+    ``v_width`` is 0 where V is a part of K. A ``shared`` block reads another's cache: it takes no bytes itself, and
+    ``device`` is where that one lies.
+    """
 
     block: int
     device: str
@@ -27,6 +31,9 @@ class CacheLayer(NamedTuple):
     v_width: int
     k_bytes: int
     v_bytes: int
+    k_head: int
+    v_head: int
+    shared: bool = False
 
 
 def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) -> int:
@@ -37,24 +44,34 @@ def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) ->
     return pad(min(resolved.n_ctx_seq, window + resolved.n_ubatch), CELLS)
 
 
+def widest_v(spec: ModelSpec, windows: tuple[bool, ...]) -> int:
+    """``llama_hparams::n_embd_v_gqa_max``, in elements."""
+    return max(
+        (heads * head_widths(spec, window=w)[1] for heads, w in zip(spec.head_count_kv, windows, strict=True)),
+        default=0,
+    )
+
+
 def cache_layers(
     spec: ModelSpec, family: Family | None, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[CacheLayer, ...]:
-    """One entry for each block that keeps K and V. Without a *family*, every block keeps them at full length."""
+    """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length."""
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
     short = window_cells(window_length(spec, family), settings, resolved) if family and any(windows) else 0
+    latent = family is not None and stores_latent(spec, family)
     # without flash attention V is stored transposed, every layer as wide as the widest
-    widest_v = max(spec.head_count_kv, default=0) * spec.value_length
+    common_v = 0 if latent or resolved.flash_attn else widest_v(spec, windows)
     by_id = {device.id: device for device in resolved.devices}
-    layers = []
+    layers: list[CacheLayer] = []
     for block in range(spec.block_count):
         heads = spec.head_count_kv[block]
         if heads == 0:
             continue
         device = resolved.layer_devices[block] if settings.kv_offload else HOST
         cells = short if windows[block] else resolved.n_ctx_seq
-        k_width = heads * spec.key_length
-        v_width = heads * spec.value_length if resolved.flash_attn else widest_v
+        k_head, v_head = head_widths(spec, window=windows[block])
+        k_width = heads * k_head
+        v_width = 0 if latent else common_v or heads * v_head
         rows = cells * resolved.n_stream
         layers.append(
             CacheLayer(
@@ -69,7 +86,11 @@ def cache_layers(
                 ),
                 v_bytes=allocation_bytes(
                     by_id.get(device), settings.type_v, (v_width, rows), row_bytes(settings.type_v, v_width) * rows
-                ),
+                )
+                if v_width
+                else 0,
+                k_head=k_head,
+                v_head=v_head,
             )
         )
     return tuple(layers)
