@@ -31,7 +31,13 @@ class Position(NamedTuple):
     factor: Node | None
 
 
-def cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
+def all_cache_inputs(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> dict[bool, CacheInputs]:
+    """The inputs of the full cache (False) and of the window cache (True), as far as there are such."""
+    kinds = {cache.window: cache for cache in caches}
+    return {window: _cache_inputs(sketch, kinds[window]) for window in sorted(kinds)}
+
+
+def _cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
     """The inputs of the cache that *cache* is a layer of."""
     batch, settings, cells = sketch.batch, sketch.settings, cache.cells
     side = _rotation_side(settings.type_k, cache.k_head)
@@ -75,8 +81,21 @@ def attend_cached(
         v = _rotate(v, inputs.v_rotation)
     for root in (q, k, v) if sketch.batch.windowed else (q, v, k):
         sketch.graph.expand(root)
-    k_cache, v_cache = _store(sketch, k, v, cache, inputs)
-    x = _look_up(sketch, q, (k_cache, v_cache), cache, inputs.mask)
+    return _read(sketch, q, _store(sketch, k, v, cache, inputs), cache, inputs)
+
+
+def attend_shared(sketch: Sketch, q: Node, cache: CacheLayer, inputs: CacheInputs) -> Node:
+    """The same for a block that only asks, and reads what an earlier block has stored."""
+    if inputs.k_rotation:
+        q = _rotate(q, inputs.k_rotation)
+    sketch.graph.expand(q)
+    k_cache = _cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
+    v_cache = _cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
+    return _read(sketch, q, (k_cache, v_cache), cache, inputs)
+
+
+def _read(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLayer, inputs: CacheInputs) -> Node:
+    x = _look_up(sketch, q, stored, cache, inputs.mask)
     if inputs.v_rotation:
         x = _rotate(x, inputs.v_rotation)
     return sketch.linear(x, f"blk.{cache.block}.attn_output")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
-from terazi.memory.llama_cpp.decoder import draw_decoder
+from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
@@ -67,7 +67,7 @@ def compute_bytes(
             layer_backends=tuple(ids[device] for device in resolved.layer_devices),
         )
         scheduler = Scheduler(
-            draw_decoder(sketch, caches),
+            draw(sketch, caches),
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
             offloads=_offloads(resolved.devices) if settings.op_offload else None,

@@ -4,7 +4,7 @@ Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 """
 
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.attention import CacheInputs, Position, attend, cache_inputs
+from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
@@ -17,8 +17,7 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     family, batch = sketch.family, sketch.batch
     x = sketch.embeddings()
     position = Position(sketch.input(g.I32, batch.tokens), _temperature(sketch))
-    kinds = {cache.window: cache for cache in caches}
-    inputs = {window: cache_inputs(sketch, kinds[window]) for window in sorted(kinds)}
+    inputs = all_cache_inputs(sketch, caches)
     wanted = sketch.input(g.I32, batch.outputs)
     for cache in caches:
         x, residual = _attention_half(sketch, x, position, cache, inputs[cache.window])
@@ -30,6 +29,13 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         x.is_output = True
         x = g.get_rows(x, wanted)
     hidden = sketch.norm(x, "output_norm", None)
+    hidden.is_output = True
+    draw_logits(sketch, hidden)
+    return sketch.graph
+
+
+def draw_logits(sketch: Sketch, hidden: Node) -> None:
+    """The output matrix, its bias and the cap on the logits, where the model has them."""
     logits = g.mul_mat(sketch.output_matrix(), hidden)
     bias = sketch.weight("output.bias")
     if bias:
@@ -37,9 +43,8 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     cap = sketch.spec.metadata.get(f"{sketch.spec.architecture}.final_logit_softcapping", 0)
     if cap:
         logits = g.like("scale", g.like("unary", g.like("scale", logits)))
-    hidden.is_output = logits.is_output = True
+    logits.is_output = True
     sketch.graph.expand(logits)
-    return sketch.graph
 
 
 def _temperature(sketch: Sketch) -> Node | None:

@@ -63,6 +63,7 @@ class Family(NamedTuple):
         tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
             the file gives the metadata key named here.
         latent: K and V are stored compressed (multi-head latent attention), see ``latent_attention``.
+        own_kv: blocks from this one on read the cache of an earlier block; a metadata key counts them from the end.
         drawing: which function draws the graph, see ``drawings``.
     """
 
@@ -83,6 +84,7 @@ class Family(NamedTuple):
     select_last: bool = False
     tempered: str | None = None
     latent: bool = False
+    own_kv: int | str | None = None
     drawing: str = "decoder"
 
 
@@ -173,6 +175,22 @@ FAMILIES = (
         experts=Experts(normalised=False, by_file=True),
         tempered="attention.temperature_scale",
     ),
+    Family(
+        name="gemma4",
+        architectures=frozenset({"gemma4"}),
+        window=SlidingWindow(period=6),
+        own_kv="attention.shared_kv_layers",
+        scaled_embeddings="rows",
+        drawing="gemma4",
+    ),
+    Family(
+        name="gemma3n",
+        architectures=frozenset({"gemma3n"}),
+        window=SlidingWindow(period=5),
+        own_kv=20,
+        scaled_embeddings="rows",
+        drawing="gemma3n",
+    ),
 )
 
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
@@ -189,6 +207,14 @@ def stores_latent(spec: ModelSpec, family: Family) -> bool:
     """Whether only the compressed K is kept (``llama_hparams::is_mla``). Old files lack the keys: they keep all."""
     keys = ("key_length_mla", "value_length_mla")
     return family.latent and all(spec.metadata.get(f"{spec.architecture}.attention.{key}") for key in keys)
+
+
+def blocks_with_kv(spec: ModelSpec, family: Family) -> int:
+    """How many blocks, from the first, keep K and V of their own (``llama_hparams::has_kv``)."""
+    if isinstance(family.own_kv, str):
+        shared = spec.metadata.get(f"{spec.architecture}.{family.own_kv}", 0)
+        return spec.block_count - (shared if isinstance(shared, int) else 0)
+    return spec.block_count if family.own_kv is None else min(family.own_kv, spec.block_count)
 
 
 def head_widths(spec: ModelSpec, *, window: bool) -> tuple[int, int]:

@@ -14,14 +14,15 @@ def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
     """From the normalised input to the sum that is added to the residual."""
     name = f"blk.{block}"
     if not sketch.weight(f"{name}.ffn_gate_inp.weight"):
-        return _dense(sketch, x, name, "")
-    mixed = _experts(sketch, x, name)
+        return dense(sketch, x, name)
+    mixed = experts(sketch, x, name)
     if sketch.weight(f"{name}.ffn_up_shexp.weight"):
-        return g.like("add", mixed, _dense(sketch, x, name, "_shexp"))
+        return g.like("add", mixed, dense(sketch, x, name, "_shexp"))
     return mixed
 
 
-def _dense(sketch: Sketch, x: Node, name: str, suffix: str) -> Node:
+def dense(sketch: Sketch, x: Node, name: str, suffix: str = "") -> Node:
+    """``build_ffn``."""
     up = sketch.linear(x, f"{name}.ffn_up{suffix}")
     down = sketch.need(f"{name}.ffn_down{suffix}.weight")
     if sketch.weight(f"{name}.ffn_gate{suffix}.weight"):
@@ -34,30 +35,37 @@ def _dense(sketch: Sketch, x: Node, name: str, suffix: str) -> Node:
     return sketch.linear(x, f"{name}.ffn_down{suffix}")
 
 
-def _experts(sketch: Sketch, x: Node, name: str) -> Node:
+def experts(sketch: Sketch, x: Node, name: str, logits: Node | None = None) -> Node:
+    """``build_moe_ffn``. The router's *logits* may come from elsewhere."""
     family, used = sketch.family.experts, sketch.spec.expert_used_count
-    weights, chosen = _gate(sketch, x, name)
+    weights, chosen = _gate(sketch, x, name, logits)
     sketch.graph.expand(weights)
     x = g.reshape(x, x.ne[0], 1, x.ne[1])
     if family.weigh_input:
         repeated = Node("repeat", x.kind, (x.ne[0], used, x.ne[2], 1), (x,))
         x = g.like("mul", repeated, weights)
-    up = _product(sketch, f"{name}.ffn_up_exps", x, chosen)
-    if sketch.weight(f"{name}.ffn_gate_exps.weight"):
-        inner = g.like("glu", _product(sketch, f"{name}.ffn_gate_exps", x, chosen), up)
-    else:
-        inner = g.like("unary", up)
-    x = _product(sketch, f"{name}.ffn_down_exps", inner, chosen)
+    x = _product(sketch, f"{name}.ffn_down_exps", _inner(sketch, x, name, chosen), chosen)
     if not family.weigh_input:
         x = g.like("mul", x, weights)
     return _sum_experts(sketch, x, used)
 
 
-def _gate(sketch: Sketch, x: Node, name: str) -> tuple[Node, Node]:
+def _inner(sketch: Sketch, x: Node, name: str, chosen: Node) -> Node:
+    if sketch.weight(f"{name}.ffn_gate_up_exps.weight"):
+        both = _product(sketch, f"{name}.ffn_gate_up_exps", x, chosen)
+        gate, up = (g.view(both, (both.ne[0] // 2, *both.ne[1:3]), both.nb[1:3]) for _ in range(2))
+        return g.like("glu", gate, up)
+    up = _product(sketch, f"{name}.ffn_up_exps", x, chosen)
+    if sketch.weight(f"{name}.ffn_gate_exps.weight"):
+        return g.like("glu", _product(sketch, f"{name}.ffn_gate_exps", x, chosen), up)
+    return g.like("unary", up)
+
+
+def _gate(sketch: Sketch, x: Node, name: str, logits: Node | None) -> tuple[Node, Node]:
     """The weights of the chosen experts, and which they are."""
     family, spec, tokens = experts_of(sketch), sketch.spec, x.ne[1]
     used, count = spec.expert_used_count, spec.expert_count
-    logits = sketch.linear(x, f"{name}.ffn_gate_inp")
+    logits = logits or sketch.linear(x, f"{name}.ffn_gate_inp")
     values = logits if family.gating == "chosen" else g.like(_GATING[family.gating], logits)
     bias = sketch.weight(f"{name}.exp_probs_b.bias")
     rated = g.like("add", values, bias) if bias else values
@@ -114,6 +122,11 @@ _GATING = {"soft_max": "soft_max", "sigmoid": "unary"}
 
 def _product(sketch: Sketch, name: str, x: Node, chosen: Node) -> Node:
     x = g.mul_mat_id(sketch.need(f"{name}.weight"), x, chosen)
+    scale = sketch.weight(f"{name}.scale")
+    if scale:
+        # one factor an expert, looked up for those chosen
+        each = Node("repeat", g.F32, (1, scale.ne[0], x.ne[2], 1), (g.reshape(scale, 1, scale.ne[0]),))
+        x = g.like("mul", x, g.get_rows(each, chosen))
     bias = sketch.weight(f"{name}.bias")
     return g.like("add_id", x, bias, chosen) if bias else x
 

@@ -8,7 +8,14 @@ from typing import NamedTuple
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.families import Family, head_widths, stores_latent, window_layers, window_length
+from terazi.memory.llama_cpp.families import (
+    Family,
+    blocks_with_kv,
+    head_widths,
+    stores_latent,
+    window_layers,
+    window_length,
+)
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.ggml_types import row_bytes
@@ -61,11 +68,17 @@ def cache_layers(
     latent = family is not None and stores_latent(spec, family)
     # without flash attention V is stored transposed, every layer as wide as the widest
     common_v = 0 if latent or resolved.flash_attn else widest_v(spec, windows)
+    owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
     layers: list[CacheLayer] = []
     for block in range(spec.block_count):
         heads = spec.head_count_kv[block]
         if heads == 0:
+            continue
+        if block >= owners:
+            # the last two blocks with a cache are one of each kind (``layer_reuse_cb`` of ``create_memory``)
+            owner = owners - (2 if windows[block] else 1)
+            layers.append(layers[owner]._replace(block=block, k_bytes=0, v_bytes=0, shared=True))
             continue
         device = resolved.layer_devices[block] if settings.kv_offload else HOST
         cells = short if windows[block] else resolved.n_ctx_seq

@@ -1,0 +1,15 @@
+"""Chooses the function that draws a family's graph."""
+
+from terazi.memory.llama_cpp.decoder import draw_decoder
+from terazi.memory.llama_cpp.graph import Graph
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.sketch import Sketch
+
+
+def draw(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+    """The graph of *sketch*'s model, ready for the scheduler. Rare drawings are imported when they are needed."""
+    if sketch.family.drawing == "gemma4":
+        from terazi.memory.llama_cpp.gemma4 import draw_gemma4
+
+        return draw_gemma4(sketch, caches)
+    return draw_decoder(sketch, caches)
