@@ -62,7 +62,7 @@ def _rotation_side(cache_type: str, width: int) -> int:
 def attend(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """The attention of one block, from the normalised input to the output projection."""
     family = sketch.family
-    q, k, v = _project(sketch, x, cache)
+    q, k, v = project(sketch, x, cache)
     q = _turn(sketch, q, position, cache, "q")
     k = _turn(sketch, k, position, cache, "k")
     if family.scaled_queries:
@@ -101,7 +101,8 @@ def _read(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLayer,
     return sketch.linear(x, f"blk.{cache.block}.attn_output")
 
 
-def _project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Node]:
+def project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Node]:
+    """``build_qkv``: queries, keys and values, head by head."""
     spec, tokens, block = sketch.spec, sketch.batch.tokens, cache.block
     heads, kv_heads = spec.head_count[block], spec.head_count_kv[block]
     shapes = ((cache.k_head, heads), (cache.k_head, kv_heads), (cache.v_head, kv_heads))

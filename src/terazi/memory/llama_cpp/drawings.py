@@ -12,4 +12,8 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         from terazi.memory.llama_cpp.gemma4 import draw_gemma4
 
         return draw_gemma4(sketch, caches)
+    if sketch.family.drawing == "gemma3n":
+        from terazi.memory.llama_cpp.gemma3n import draw_gemma3n
+
+        return draw_gemma3n(sketch, caches)
     return draw_decoder(sketch, caches)

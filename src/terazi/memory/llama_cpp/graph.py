@@ -29,6 +29,7 @@ IN_PLACE = frozenset(
         "soft_max",
         "sqr",
         "sqrt",
+        "sub",
         "unary",
     }
 )
@@ -178,6 +179,12 @@ def swap_heads(x: Node) -> Node:
     """``ggml_permute(x, 0, 2, 1, 3)``."""
     (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = x.ne, x.nb
     return Node("permute", x.kind, (ne0, ne2, ne1, ne3), (x,), nb=(nb0, nb2, nb1, nb3), view=x)
+
+
+def streams_first(x: Node) -> Node:
+    """``ggml_permute(x, 1, 2, 0, 3)``: dimension 2 becomes the first."""
+    (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = x.ne, x.nb
+    return Node("permute", x.kind, (ne2, ne0, ne1, ne3), (x,), nb=(nb2, nb0, nb1, nb3), view=x)
 
 
 def transpose(x: Node) -> Node:
