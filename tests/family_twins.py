@@ -1,7 +1,8 @@
 """Small sparse files of families that the measured cases don't have, for the engine to weigh."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from gguf_writer import TensorRow, write_gguf
@@ -24,16 +25,16 @@ class Twin(NamedTuple):
 
     Args:
         keys: extra metadata.
-        extra: extra tensors of block *n*; an empty shape takes one away.
+        of_block: extra tensors of block *n*; an empty shape takes one away.
         head: extra tensors outside of blocks.
         has_output: it has its own output matrix.
         architecture: where it isn't the twin's name.
         blocks: how many.
     """
 
-    keys: dict[str, object] = {}
-    extra: Callable[[int], Shapes] = no_extras
-    head: Shapes = {}
+    keys: Mapping[str, object] = MappingProxyType({})
+    of_block: Callable[[int], Shapes] = no_extras
+    head: Mapping[str, tuple[int, ...]] = MappingProxyType({})
     has_output: bool = True
     architecture: str | None = None
     blocks: int = BLOCKS
@@ -91,12 +92,12 @@ def gemma3n_block(_: int) -> Shapes:
     }
 
 
-def experts(*, shared: int = 0, bias: bool = False) -> Shapes:
+def experts(*, shared: int = 0, bias: bool = False, inner: int = EXPERT) -> Shapes:
     shapes: Shapes = {
         "ffn_gate_inp.weight": (WIDTH, EXPERTS),
-        "ffn_gate_exps.weight": (WIDTH, EXPERT, EXPERTS),
-        "ffn_up_exps.weight": (WIDTH, EXPERT, EXPERTS),
-        "ffn_down_exps.weight": (EXPERT, WIDTH, EXPERTS),
+        "ffn_gate_exps.weight": (WIDTH, inner, EXPERTS),
+        "ffn_up_exps.weight": (WIDTH, inner, EXPERTS),
+        "ffn_down_exps.weight": (inner, WIDTH, EXPERTS),
         "ffn_gate.weight": (),
         "ffn_up.weight": (),
         "ffn_down.weight": (),
@@ -132,8 +133,90 @@ def old_latent_block(block: int) -> Shapes:
     }
 
 
+def experts_behind_first(block: int) -> Shapes:
+    return experts(shared=EXPERT) if block else {}
+
+
+def glm4moe_block(block: int) -> Shapes:
+    """The last block guesses one token ahead."""
+    shapes: Shapes = {**HEAD_NORMS, "post_attention_norm.weight": (WIDTH,), **NO_FFN_NORM}
+    if block:
+        shapes |= experts(shared=EXPERT, bias=True)
+    if block == 10:
+        shapes |= {
+            "nextn.eh_proj.weight": (2 * WIDTH, WIDTH),
+            "nextn.enorm.weight": (WIDTH,),
+            "nextn.hnorm.weight": (WIDTH,),
+        }
+    return shapes
+
+
+#: Queries, keys and values in one matrix; gate and up in one matrix; no gate at all.
+JOINED: Shapes = {
+    "attn_qkv.weight": (WIDTH, (HEADS + 2 * KV_HEADS) * HEAD),
+    "attn_q.weight": (),
+    "attn_k.weight": (),
+    "attn_v.weight": (),
+}
+FUSED: Shapes = {"ffn_gate.weight": (), "ffn_up.weight": (WIDTH, 2 * INNER)}
+FULL_KV: Shapes = {"attn_k.weight": (WIDTH, WIDTH), "attn_v.weight": (WIDTH, WIDTH)}
+UNGATED: Shapes = {"ffn_gate.weight": ()}
+NO_FFN_NORM: Shapes = {"ffn_norm.weight": ()}
+NORM_BIASES: Shapes = {"attn_norm.bias": (WIDTH,), "ffn_norm.bias": (WIDTH,)}
+UNGATED_BIASES: Shapes = {"ffn_up.bias": (INNER,), "ffn_down.bias": (WIDTH,)}
+OUTPUT_BIAS: Shapes = {"output_norm.bias": (WIDTH,)}
+EPSILON: dict[str, object] = {".attention.layer_norm_epsilon": 1e-5}
+#: Full attention, joined, with every bias.
+GPT2: Shapes = {
+    **JOINED,
+    **UNGATED_BIASES,
+    "attn_qkv.weight": (WIDTH, 3 * WIDTH),
+    "attn_qkv.bias": (3 * WIDTH,),
+    "attn_output.bias": (WIDTH,),
+}
+
+#: Encoders: norms behind both halves, a norm on the embeddings, no norm on the output.
+ENCODER: Shapes = {
+    "attn_norm.weight": (),
+    "ffn_norm.weight": (),
+    "attn_k.weight": (WIDTH, WIDTH),
+    "attn_v.weight": (WIDTH, WIDTH),
+    "attn_output_norm.weight": (WIDTH,),
+    "attn_output_norm.bias": (WIDTH,),
+    "layer_output_norm.weight": (WIDTH,),
+    "layer_output_norm.bias": (WIDTH,),
+}
+GATED_JOINED: Shapes = {**JOINED, "attn_qkv.weight": (WIDTH, 3 * WIDTH)}
+ENCODER_HEAD: Shapes = {
+    "token_types.weight": (WIDTH, 1),
+    "token_embd_norm.weight": (WIDTH,),
+    "token_embd_norm.bias": (WIDTH,),
+    "output_norm.weight": (),
+}
+
+
+def nomic_moe_block(block: int) -> Shapes:
+    shapes: Shapes = {**ENCODER, **GATED_JOINED, **UNGATED}
+    if block % 2:
+        shapes |= {
+            "ffn_up.weight": (),
+            "ffn_down.weight": (),
+            "ffn_gate_inp.weight": (WIDTH, 8),
+            "ffn_up_exps.weight": (WIDTH, INNER, 8),
+            "ffn_down_exps.weight": (INNER, WIDTH, 8),
+        }
+    return shapes
+
+
+ENCODER_KEYS: dict[str, object] = {
+    **EPSILON,
+    ".attention.head_count_kv": HEADS,
+    ".attention.causal": False,
+    "tokenizer.ggml.token_type_count": 1,
+}
+
 TWINS: dict[str, Twin] = {
-    "qwen3": Twin(extra=lambda _: HEAD_NORMS),
+    "qwen3": Twin(of_block=lambda _: HEAD_NORMS),
     "gemma": Twin(has_output=False),
     "gemma2": Twin(
         {".attention.sliding_window": 1024, ".final_logit_softcapping": 30.0, ".attn_logit_softcapping": 50.0},
@@ -185,6 +268,128 @@ TWINS: dict[str, Twin] = {
         architecture="deepseek2",
         blocks=27,
     ),
+    "deepseek": Twin({**EXPERT_KEYS, ".leading_dense_block_count": 1}, experts_behind_first),
+    "glm4": Twin(of_block=lambda _: {**POST_NORMS, **JOINED, **FUSED}),
+    "glm4moe": Twin(
+        {
+            **EXPERT_KEYS,
+            ".leading_dense_block_count": 1,
+            ".nextn_predict_layers": 1,
+            ".expert_weights_norm": True,
+            ".expert_weights_scale": 2.5,
+        },
+        glm4moe_block,
+        blocks=11,
+    ),
+    "chatglm": Twin(of_block=lambda _: {**JOINED, **FUSED}),
+    "command-r": Twin({".logit_scale": 0.0625, **EPSILON}, lambda _: NO_FFN_NORM, has_output=False),
+    "cohere2": Twin(
+        {".logit_scale": 0.0625, ".attention.sliding_window": 1024, **EPSILON},
+        lambda _: NO_FFN_NORM,
+        has_output=False,
+    ),
+    "hunyuan-dense": Twin(of_block=lambda _: HEAD_NORMS, has_output=False),
+    "hunyuan-moe": Twin(EXPERT_KEYS, lambda _: {**HEAD_NORMS, **experts(shared=INNER, inner=INNER)}),
+    "nemotron": Twin(EPSILON, lambda _: {**NORM_BIASES, **UNGATED}, OUTPUT_BIAS),
+    "stablelm": Twin(EPSILON, lambda _: NORM_BIASES, OUTPUT_BIAS),
+    "stablelm-parallel": Twin(
+        EPSILON,
+        lambda _: {
+            "attn_norm.bias": (WIDTH,),
+            "attn_q_norm.weight": (HEAD, HEADS),
+            "attn_k_norm.weight": (HEAD, KV_HEADS),
+            **NO_FFN_NORM,
+        },
+        OUTPUT_BIAS,
+        architecture="stablelm",
+    ),
+    "gpt2": Twin(
+        {**EPSILON, ".attention.head_count_kv": HEADS},
+        lambda _: {**NORM_BIASES, **UNGATED, **GPT2},
+        {**OUTPUT_BIAS, "position_embd.weight": (WIDTH, 32768)},
+        has_output=False,
+    ),
+    "gptneox": Twin(
+        {**EPSILON, ".attention.head_count_kv": HEADS, ".use_parallel_residual": True},
+        lambda _: {**NORM_BIASES, **UNGATED, **GPT2},
+        OUTPUT_BIAS,
+    ),
+    "phi2": Twin(
+        EPSILON,
+        lambda _: {
+            "attn_norm.bias": (WIDTH,),
+            **UNGATED,
+            **UNGATED_BIASES,
+            **NO_FFN_NORM,
+            "attn_output.bias": (WIDTH,),
+        },
+        {**OUTPUT_BIAS, "output.bias": (VOCAB,)},
+    ),
+    "falcon": Twin(
+        EPSILON, lambda _: {"attn_norm.bias": (WIDTH,), **UNGATED, **NO_FFN_NORM, **JOINED}, OUTPUT_BIAS
+    ),
+    "plamo": Twin(of_block=lambda _: NO_FFN_NORM),
+    "orion": Twin(EPSILON, lambda _: NORM_BIASES, OUTPUT_BIAS),
+    "olmo": Twin(
+        EPSILON, lambda _: {"attn_norm.weight": (), **NO_FFN_NORM}, {"output_norm.weight": ()}, has_output=False
+    ),
+    "olmoe": Twin(
+        {**EXPERT_KEYS, ".attention.head_count_kv": HEADS},
+        lambda _: {
+            **FULL_KV,
+            "attn_q_norm.weight": (WIDTH,),
+            "attn_k_norm.weight": (WIDTH,),
+            **experts(inner=INNER),
+        },
+    ),
+    "arcee": Twin(of_block=lambda _: UNGATED),
+    "exaone": Twin(),
+    "ernie4_5": Twin(has_output=False),
+    "bailingmoe": Twin({**EXPERT_KEYS, ".expert_weights_norm": True}, lambda _: experts(shared=EXPERT)),
+    "bailingmoe2": Twin(
+        {**EXPERT_KEYS, ".expert_gating_func": 2, ".expert_group_count": 4, ".expert_group_used_count": 2},
+        lambda _: {**HEAD_NORMS, **experts(shared=EXPERT, bias=True), **JOINED},
+    ),
+    "dots1": Twin(
+        {
+            **EXPERT_KEYS,
+            ".attention.head_count_kv": HEADS,
+            ".leading_dense_block_count": 1,
+            ".expert_gating_func": 2,
+        },
+        lambda block: {**HEAD_NORMS, **FULL_KV, **experts_behind_first(block)},
+    ),
+    "bert": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 4},
+        lambda _: {**ENCODER, **UNGATED, **UNGATED_BIASES},
+        {
+            **ENCODER_HEAD,
+            "position_embd.weight": (WIDTH, 32768),
+            "cls.weight": (WIDTH, WIDTH),
+            "cls.bias": (WIDTH,),
+            "cls.output.weight": (WIDTH, 1),
+            "cls.output.bias": (1,),
+        },
+        has_output=False,
+    ),
+    "nomic-bert": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 1}, lambda _: ENCODER | GATED_JOINED, ENCODER_HEAD, has_output=False
+    ),
+    "nomic-bert-moe": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 1, ".moe_every_n_layers": 2, ".expert_count": 8, ".expert_used_count": 2},
+        nomic_moe_block,
+        ENCODER_HEAD,
+        has_output=False,
+    ),
+    "exaone-moe": Twin(
+        {
+            **EXPERT_KEYS,
+            ".leading_dense_block_count": 1,
+            ".expert_gating_func": 2,
+            ".attention.sliding_window": 512,
+        },
+        lambda block: {**HEAD_NORMS, **experts_behind_first(block)},
+    ),
 }
 
 
@@ -205,9 +410,9 @@ def write_twin(folder: Path, name: str) -> Path:
     head: Shapes = {"token_embd.weight": (WIDTH, VOCAB), "output_norm.weight": (WIDTH,)}
     if twin.has_output:
         head["output.weight"] = (WIDTH, VOCAB)
-    rows = [_row(tensor, shape, "q6_K") for tensor, shape in (head | twin.head).items()]
+    rows = [_row(tensor, shape, "q6_K") for tensor, shape in (head | dict(twin.head)).items() if shape]
     for index in range(twin.blocks):
-        shapes = block | twin.extra(index)
+        shapes = block | twin.of_block(index)
         rows += [_row(f"blk.{index}.{tensor}", shape, "q4_K") for tensor, shape in shapes.items() if shape]
     metadata = {
         ".context_length": 32768,

@@ -121,8 +121,12 @@ def project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Nod
 def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: str) -> Node:
     """The norm of a head, if the family has one, and the rotary embedding, if this layer has one."""
     family, block = sketch.family, cache.block
-    if family.qk_norm == "head":
-        x = sketch.norm(x, f"blk.{block}.attn_{part}_norm", block)
+    norm = f"blk.{block}.attn_{part}_norm"
+    normed = sketch.weight(f"{norm}.weight") is not None
+    if family.qk_norm == "head" and normed:
+        x = sketch.norm(x, norm, block)
+    if family.rope == "none":
+        return x
     factor = position.factor if part == "q" else None
     if family.rope == "but_fourth" and block % 4 == 3:
         return g.like("mul", x, factor) if factor else x
@@ -133,6 +137,8 @@ def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: 
         names = ("rope_freqs.weight", "rope_factors_long.weight")
         factors = next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
     x = g.like("rope", x, position.place, *((factors,) if factors else ()))
+    if family.qk_norm == "turned" and normed:
+        x = sketch.norm(x, norm, block)
     return g.like("mul", x, factor) if factor and family.tempered != "unturned" else x
 
 

@@ -61,6 +61,7 @@ def compute_bytes(
                 flash_attn=resolved.flash_attn,
                 windowed=any(cache.window for cache in caches),
                 pin_norms=pinned and (tokens < 32 or resolved.full_offload),
+                slots=resolved.n_seq_max,
             ),
             placements=placements,
             backends=ids,

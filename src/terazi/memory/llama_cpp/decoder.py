@@ -9,6 +9,8 @@ from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.latent_attention import attend_latent
+from terazi.memory.llama_cpp.parallel import draw_parallel, runs_parallel
+from terazi.memory.llama_cpp.pooling import draw_pooling
 from terazi.memory.llama_cpp.sketch import Sketch
 
 
@@ -16,10 +18,18 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     """Fill *sketch* with the whole model and return its graph, ready for the scheduler."""
     family, batch = sketch.family, sketch.batch
     x = sketch.embeddings()
-    position = Position(sketch.input(g.I32, batch.tokens), _temperature(sketch))
+    position = Position(sketch.input(g.I32, batch.tokens * places(sketch)), _temperature(sketch))
+    learnt = sketch.weight("position_embd.weight")
+    if learnt:
+        x = g.like("add", x, g.get_rows(learnt, position.place))
     inputs = all_cache_inputs(sketch, caches)
     wanted = sketch.input(g.I32, batch.outputs)
     for cache in caches:
+        if family.parallel and runs_parallel(sketch, cache.block):
+            x = draw_parallel(
+                sketch, x, position, cache, (inputs[cache.window], wanted if cache is caches[-1] else None)
+            )
+            continue
         x, residual = _attention_half(sketch, x, position, cache, inputs[cache.window])
         if cache is caches[-1] and not family.select_last:
             # only the wanted rows go on after the last attention
@@ -31,7 +41,14 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     hidden = sketch.norm(x, "output_norm", None)
     hidden.is_output = True
     draw_logits(sketch, hidden)
+    draw_pooling(sketch, hidden)
     return sketch.graph
+
+
+def places(sketch: Sketch) -> int:
+    """Numbers that say where a token stands: one, or four if rotary embeddings are cut into sections."""
+    sections = sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.dimension_sections")
+    return 4 if sketch.family.sectioned and isinstance(sections, tuple) and any(sections[:2]) else 1
 
 
 def draw_logits(sketch: Sketch, hidden: Node) -> None:
@@ -40,6 +57,8 @@ def draw_logits(sketch: Sketch, hidden: Node) -> None:
     bias = sketch.weight("output.bias")
     if bias:
         logits = g.like("add", logits, bias)
+    if sketch.family.parallel and sketch.spec.metadata.get(f"{sketch.spec.architecture}.logit_scale"):
+        logits = g.like("scale", logits)
     cap = sketch.spec.metadata.get(f"{sketch.spec.architecture}.final_logit_softcapping", 0)
     if cap:
         logits = g.like("scale", g.like("unary", g.like("scale", logits)))
@@ -74,5 +93,5 @@ def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> N
     x = sketch.norm(inner, f"blk.{block}.{family.ffn_norm}", block) if family.pre_norms else inner
     x = feed_forward(sketch, x, block)
     if family.post_norms:
-        x = sketch.norm(x, f"blk.{block}.post_ffw_norm", None)
+        x = sketch.norm(x, f"blk.{block}.post_ffw_norm", block if family.post_norms == "pinned" else None)
     return g.like("add", inner, x) if family.residual_first else g.like("add", x, inner)

@@ -16,4 +16,8 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         from terazi.memory.llama_cpp.gemma3n import draw_gemma3n
 
         return draw_gemma3n(sketch, caches)
+    if sketch.family.drawing == "encoder":
+        from terazi.memory.llama_cpp.encoder import draw_encoder
+
+        return draw_encoder(sketch)
     return draw_decoder(sketch, caches)

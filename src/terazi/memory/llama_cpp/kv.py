@@ -9,10 +9,12 @@ from typing import NamedTuple
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import allocation_bytes
 from terazi.memory.llama_cpp.families import (
+    WITHOUT_CACHE,
     Family,
     blocks_with_kv,
     head_widths,
     stores_latent,
+    trunk_length,
     window_layers,
     window_length,
 )
@@ -63,6 +65,8 @@ def cache_layers(
     spec: ModelSpec, family: Family | None, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[CacheLayer, ...]:
     """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length."""
+    if spec.architecture in WITHOUT_CACHE:
+        return ()
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
     short = window_cells(window_length(spec, family), settings, resolved) if family and any(windows) else 0
     latent = family is not None and stores_latent(spec, family)
@@ -71,7 +75,7 @@ def cache_layers(
     owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
     layers: list[CacheLayer] = []
-    for block in range(spec.block_count):
+    for block in range(trunk_length(spec) if family else spec.block_count):
         heads = spec.head_count_kv[block]
         if heads == 0:
             continue

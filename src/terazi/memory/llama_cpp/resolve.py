@@ -10,7 +10,7 @@ from typing import NamedTuple
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
-from terazi.memory.llama_cpp.families import family_of, head_widths, stores_latent
+from terazi.memory.llama_cpp.families import family_of, head_widths, is_causal, stores_latent
 from terazi.memory.llama_cpp.layers import assign_layers, gpu_layers, select_devices
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.models.spec import ModelSpec
@@ -73,7 +73,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
     n_batch_asked = settings.n_batch
     if settings.embedding and settings.tool in SERVERS:
         n_batch_asked = min(n_batch_asked, n_ubatch_asked)
-    n_batch = min(wanted, n_batch_asked)
+    n_batch = min(wanted, n_batch_asked) if is_causal(spec) else n_batch_asked
     n_ubatch = min(n_batch, n_ubatch_asked)
 
     n_ctx = pad(wanted, CELLS)

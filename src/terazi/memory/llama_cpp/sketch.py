@@ -26,6 +26,7 @@ class Batch(NamedTuple):
         flash_attn: whether attention is one fused operation.
         windowed: whether there is a window cache beside the full one.
         pin_norms: whether norms are pinned to the device of their layer.
+        slots: sequences.
     """
 
     tokens: int
@@ -34,6 +35,7 @@ class Batch(NamedTuple):
     flash_attn: bool
     windowed: bool
     pin_norms: bool
+    slots: int = 1
 
 
 class Sketch:
