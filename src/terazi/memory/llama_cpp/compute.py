@@ -13,6 +13,7 @@ from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.limits import check_graph_size
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -42,6 +43,9 @@ def compute_bytes(
         caches: from ``kv.cache_layers``.
         placements: from ``weights.place_tensors``.
         pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
+
+    Raises:
+        UsageError: if the engine would abort over the size of the graph.
     """
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
     ids[HOST] = len(resolved.devices)
@@ -67,8 +71,10 @@ def compute_bytes(
             backends=ids,
             layer_backends=tuple(ids[device] for device in resolved.layer_devices),
         )
+        graph = draw(sketch, caches)
+        check_graph_size(graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements))
         scheduler = Scheduler(
-            draw(sketch, caches),
+            graph,
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
             offloads=_offloads(resolved.devices) if settings.op_offload else None,
