@@ -113,7 +113,7 @@ def test_kill_9_leaves_no_engine_and_the_next_up_works(tmp_path: Path, phase: st
             eventually("an engine is there", running.engines)
         else:
             url = running.url()
-        assert len(running.engines()) == 1
+            assert len(running.engines()) == 1
         if phase == "streaming":
             with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
                 stream = client.chat.completions.create(

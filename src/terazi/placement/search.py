@@ -69,7 +69,9 @@ class Search:
                 return Found(fits=fits, closest=fits[0])
             seen += judged
         if not seen:
-            seen = [self._judge(self._on_host(settings))]
+            # nothing was worth a real bill: show the pinned layers where the engine itself would put them
+            pinned = self.pins.get("n_gpu_layers")
+            seen = [self._judge(self._on_host(settings) if pinned is None else settings)]
         return Found(fits=(), closest=min(seen, key=lambda j: j.missing_bytes))
 
     def likely_whole(self, settings: LlamaCppSettings) -> bool:

@@ -42,11 +42,14 @@ _DRAFTING = frozenset(_DRAFTS.split())
 
 
 def trunk_length(spec: ModelSpec) -> int:
-    """Blocks without those of a draft head, which come last (``llama_hparams::n_layer``)."""
+    """Blocks that run; those behind them guess tokens ahead (``llama_hparams::n_layer``)."""
     drafts = spec.metadata.get(f"{spec.architecture}.nextn_predict_layers", 0)
-    if spec.architecture not in _DRAFTING or not isinstance(drafts, int) or not 0 < drafts < spec.block_count:
-        return spec.block_count
-    return spec.block_count - drafts
+    return spec.block_count - (drafts if isinstance(drafts, int) else 0)
+
+
+def loaded_blocks(spec: ModelSpec) -> int:
+    """Blocks that are loaded where nobody asks for guesses (``TENSOR_SKIP``)."""
+    return trunk_length(spec) if spec.architecture in _DRAFTING else spec.block_count
 
 
 def recurrent_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool, ...]:

@@ -10,11 +10,11 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
-from terazi.memory.llama_cpp.decoder import draw_decoder
+from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
-from terazi.memory.llama_cpp.hybrid import draw_hybrid
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.limits import check_graph_size
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
@@ -47,6 +47,9 @@ def compute_bytes(
         placements: from ``weights.place_tensors``.
         states: from ``recurrent.state_layers``.
         pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
+
+    Raises:
+        UsageError: if the engine would abort over the size of the graph.
     """
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
     ids[HOST] = len(resolved.devices)
@@ -71,8 +74,10 @@ def compute_bytes(
             backends=ids,
             layer_backends=tuple(ids[device] for device in resolved.layer_devices),
         )
+        graph = draw(sketch, caches, states)
+        check_graph_size(graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements))
         return Scheduler(
-            draw_hybrid(sketch, caches, states) if family.recurrent else draw_decoder(sketch, caches),
+            graph,
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
             offloads=_offloads(resolved.devices) if settings.op_offload else None,

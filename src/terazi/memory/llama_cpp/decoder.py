@@ -4,10 +4,13 @@ Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 """
 
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.attention import CacheInputs, Position, attend, cache_inputs
+from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.latent_attention import attend_latent
+from terazi.memory.llama_cpp.parallel import draw_parallel, runs_parallel
+from terazi.memory.llama_cpp.pooling import draw_pooling
 from terazi.memory.llama_cpp.sketch import Sketch
 
 
@@ -15,11 +18,18 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     """Fill *sketch* with the whole model and return its graph, ready for the scheduler."""
     family, batch = sketch.family, sketch.batch
     x = sketch.embeddings()
-    position = Position(sketch.input(g.I32, batch.tokens), _temperature(sketch))
-    cells = {cache.window: cache.cells for cache in caches}
-    inputs = {window: cache_inputs(sketch, cells[window]) for window in sorted(cells)}
+    position = Position(sketch.input(g.I32, batch.tokens * places(sketch)), _temperature(sketch))
+    learnt = sketch.weight("position_embd.weight")
+    if learnt:
+        x = g.like("add", x, g.get_rows(learnt, position.place))
+    inputs = all_cache_inputs(sketch, caches)
     wanted = sketch.input(g.I32, batch.outputs)
     for cache in caches:
+        if family.parallel and runs_parallel(sketch, cache.block):
+            x = draw_parallel(
+                sketch, x, position, cache, (inputs[cache.window], wanted if cache is caches[-1] else None)
+            )
+            continue
         x, residual = _attention_half(sketch, x, position, cache, inputs[cache.window])
         if cache is caches[-1] and not family.select_last:
             # only the wanted rows go on after the last attention
@@ -29,10 +39,33 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         x.is_output = True
         x = g.get_rows(x, wanted)
     hidden = sketch.norm(x, "output_norm", None)
-    logits = sketch.logits(hidden)
-    hidden.is_output = logits.is_output = True
-    sketch.graph.expand(logits)
+    hidden.is_output = True
+    draw_logits(sketch, hidden)
+    draw_pooling(sketch, hidden)
     return sketch.graph
+
+
+def places(sketch: Sketch) -> int:
+    """Numbers that say where a token stands: one, or four if rotary embeddings are cut into sections."""
+    sections = sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.dimension_sections")
+    return 4 if sketch.family.sectioned and isinstance(sections, tuple) and any(sections[:2]) else 1
+
+
+def draw_logits(sketch: Sketch, hidden: Node) -> None:
+    """The output matrix, its bias and the cap on the logits, where the model has them."""
+    logits = g.mul_mat(sketch.output_matrix(), hidden)
+    bias = sketch.weight("output.bias")
+    if bias:
+        logits = g.like("add", logits, bias)
+    if (sketch.family.parallel or sketch.family.scaled_residuals) and sketch.spec.metadata.get(
+        f"{sketch.spec.architecture}.logit_scale"
+    ):
+        logits = g.like("scale", logits)
+    cap = sketch.spec.metadata.get(f"{sketch.spec.architecture}.final_logit_softcapping", 0)
+    if cap:
+        logits = g.like("scale", g.like("unary", g.like("scale", logits)))
+    logits.is_output = True
+    sketch.graph.expand(logits)
 
 
 def _temperature(sketch: Sketch) -> Node | None:
@@ -50,7 +83,8 @@ def _attention_half(
     residual = x
     if sketch.family.pre_norms:
         x = sketch.norm(x, f"blk.{cache.block}.attn_norm", cache.block)
-    return attend(sketch, x, position, cache, inputs), residual
+    half = attend_latent if sketch.family.latent else attend
+    return half(sketch, x, position, cache, inputs), residual
 
 
 def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> Node:
@@ -63,7 +97,7 @@ def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> N
     x = sketch.norm(inner, f"blk.{block}.{family.ffn_norm}", block) if family.pre_norms else inner
     x = feed_forward(sketch, x, block)
     if family.post_norms:
-        x = sketch.norm(x, f"blk.{block}.post_ffw_norm", None)
+        x = sketch.norm(x, f"blk.{block}.post_ffw_norm", block if family.post_norms == "pinned" else None)
     if family.scaled_residuals:
         x = g.like("scale", x)
     return g.like("add", inner, x) if family.residual_first else g.like("add", x, inner)

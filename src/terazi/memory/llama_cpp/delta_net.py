@@ -23,7 +23,7 @@ def delta_net(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     kept = sketch.batch.kept
     past = load(sketch, states.convolved, states.inputs)
     past = g.reshape(past, scan.kernel - 1, scan.channels, slots)
-    joined = g.concat(past, g.transpose(mixed))
+    joined = g.concat(past, g.transpose(mixed), 0)
     store_tail(sketch, joined, states, kept)
     carried = g.reshape(load(sketch, states.carried, states.inputs), width, width, scan.heads, slots)
     mixed = g.like("unary", g.state_convolution(joined, sketch.need(f"{name}.ssm_conv1d.weight")))
@@ -70,7 +70,7 @@ def _project(sketch: Sketch, x: Node, name: str, scan: Scan) -> tuple[Node, Node
     q, k, v, z = (g.view(joined, (size, scan.groups, tokens, slots), joined.nb[1:4]) for size in sizes)
     z = g.contiguous(z)
     q, k, v = (g.contiguous(part, part.ne[0] * scan.groups, tokens, slots) for part in (q, k, v))
-    return g.concat(g.concat(q, k), v), z
+    return g.concat(g.concat(q, k, 0), v, 0), z
 
 
 def _gates(sketch: Sketch, x: Node, name: str, scan: Scan) -> tuple[Node, Node]:

@@ -4,12 +4,14 @@ Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 """
 
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.attention import CacheInputs, Position, attend, cache_inputs
+from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
 from terazi.memory.llama_cpp.blocks import Recurrent, trunk_length
+from terazi.memory.llama_cpp.decoder import draw_logits
 from terazi.memory.llama_cpp.delta_net import attend_gated, delta_net
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.pooling import draw_pooling
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.short_convolution import short_convolution
 from terazi.memory.llama_cpp.sketch import Sketch
@@ -33,12 +35,12 @@ def draw_hybrid(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[St
         last = block == trunk - 1 and not recurrent.select_after_norm
         x = blocks.draw(x, block, wanted if last else None)
     hidden = sketch.norm(x, recurrent.output_norm, None)
+    hidden.is_output = True  # where outputs are picked after it, a draft head would start from it
     if recurrent.select_after_norm:
-        hidden.is_output = True  # a draft head would start from it
         hidden = g.get_rows(hidden, wanted)
-    logits = sketch.logits(hidden)
-    hidden.is_output = logits.is_output = True
-    sketch.graph.expand(logits)
+        hidden.is_output = True
+    draw_logits(sketch, hidden)
+    draw_pooling(sketch, hidden)
     return sketch.graph
 
 
@@ -55,7 +57,8 @@ class _Blocks:
         self._sketch, self._recurrent = sketch, recurrent
         self._caches = {cache.block: cache for cache in caches}
         self._position = Position(sketch.input(g.I32, sketch.batch.tokens * recurrent.positions), None)
-        self._inputs: CacheInputs | None = cache_inputs(sketch, caches[0].cells) if caches else None
+        shared_inputs = all_cache_inputs(sketch, caches)
+        self._inputs: CacheInputs | None = shared_inputs[caches[0].window] if caches else None
         if self._inputs and sketch.batch.windowed:
             # build_inp_mem_hybrid_iswa makes no rotations, even for a quantised cache
             self._inputs = self._inputs._replace(k_rotation=None, v_rotation=None)

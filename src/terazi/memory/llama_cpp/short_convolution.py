@@ -17,7 +17,7 @@ def short_convolution(sketch: Sketch, x: Node, block: int, states: States) -> No
     b, c, x = (g.view(joined, (joined.ne[0] // 3, tokens, slots), joined.nb[1:3]) for _ in range(3))
     gated = g.transpose(g.like("mul", b, x))
     past = load(sketch, states.convolved, states.inputs)
-    gated = g.concat(g.reshape(past, states.convolved.ne[0] // width, width, slots), gated)
+    gated = g.concat(g.reshape(past, states.convolved.ne[0] // width, width, slots), gated, 0)
     store_tail(sketch, gated, states, min(tokens, sketch.batch.kept))
     y = g.like("mul", c, g.state_convolution(gated, sketch.need(f"{name}.conv.weight")))
     y = sketch.linear(y, f"{name}.out_proj")

@@ -156,15 +156,3 @@ class Sketch:
         if scale:
             x = g.like("mul", x, scale)
         return g.like("add", x, bias) if bias else x
-
-    def logits(self, hidden: Node) -> Node:
-        """The output matrix, its bias, and what the family does to logits then."""
-        logits = g.mul_mat(self.output_matrix(), hidden)
-        bias, keys = self.weight("output.bias"), self.spec.metadata
-        if bias:
-            logits = g.like("add", logits, bias)
-        if keys.get(f"{self.spec.architecture}.final_logit_softcapping"):
-            logits = g.like("scale", g.like("unary", g.like("scale", logits)))
-        if self.family.scaled_residuals and keys.get(f"{self.spec.architecture}.logit_scale"):
-            logits = g.like("scale", logits)
-        return logits

@@ -85,7 +85,7 @@ def mamba(sketch: Sketch, x: Node, block: int, states: States) -> Node:
 
 def _convolve(sketch: Sketch, x: Node, past: Node, states: States, *, name: str, written: int) -> Node:
     """Keep the last columns for the next batch, then the convolution, its bias and SiLU."""
-    x = g.concat(past, g.transpose(x))
+    x = g.concat(past, g.transpose(x), 0)
     store_tail(sketch, x, states, written)
     x = g.state_convolution(x, sketch.need(f"{name}.ssm_conv1d.weight"))
     bias = sketch.weight(f"{name}.ssm_conv1d.bias")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.blocks import trunk_length
+from terazi.memory.llama_cpp.blocks import loaded_blocks
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
@@ -29,6 +29,19 @@ _INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
 _FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 #: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
+#: Encoders have no output matrix.
+_NO_OUTPUT = frozenset(
+    {
+        "bert",
+        "eurobert",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+    }
+)
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
@@ -65,13 +78,14 @@ def place_tensors(
     spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
 ) -> tuple[Placement, ...]:
     """Every tensor that the engine creates, duplicates included, with its buffer."""
-    # a draft head stays in the file unless it is asked for
-    blocks = spec.block_count if settings.draft_mtp else trunk_length(spec)
     chooser = _Chooser(settings, resolved, isa)
     placements: dict[tuple[str, str, BufferKind], Placement] = {}
     twice = []
+    loaded = spec.block_count if settings.draft_mtp else loaded_blocks(spec)
     for tensor in spec.tensors:
-        for device, product in _uses(tensor, spec, resolved, blocks=blocks):
+        if tensor.block is not None and tensor.block >= loaded:
+            continue
+        for device, product in _uses(tensor, spec, resolved):
             where, kind = chooser.choose(tensor, device, product=product)
             if (tensor.name, where, kind) in placements and spec.architecture in _OUTPUT_FIRST:
                 twice.append(placements[tensor.name, where, kind])
@@ -104,11 +118,9 @@ def weight_buffers(
     return tuple(buffers)
 
 
-def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved, *, blocks: int) -> Iterator[tuple[str, bool]]:
-    """Where *tensor* is used, and whether as the weight of a matrix product there. Only the first *blocks* load."""
+def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple[str, bool]]:
+    """Where *tensor* is used, and whether as the weight of a matrix product there."""
     output = resolved.layer_devices[-1]
-    if tensor.block is not None and tensor.block >= blocks:
-        return
     if tensor.block is not None:
         yield resolved.layer_devices[min(tensor.block, len(resolved.layer_devices) - 1)], multiplies(tensor)
     elif tensor.name.startswith(_SHARED):
@@ -118,7 +130,8 @@ def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved, *, blocks: int) -
         yield resolved.layer_devices[0], multiplies(tensor)
     elif tensor.name.startswith(_INPUT) and not tensor.name.startswith(_FIRST_BLOCK):
         yield HOST, False
-        if tensor.name == "token_embd.weight" and not any(other.name == "output.weight" for other in spec.tensors):
+        tied = spec.architecture not in _NO_OUTPUT and not any(t.name == "output.weight" for t in spec.tensors)
+        if tensor.name == "token_embd.weight" and tied:
             # the engine creates it a second time as the output matrix, where that one belongs
             yield output, True
     else:
