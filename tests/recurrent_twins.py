@@ -156,6 +156,53 @@ _JOINED_EXPERTS: Tensors = {
     "ffn_down_exps.weight": (EXPERT_INNER, WIDTH, EXPERTS),
 }
 
+KIMI_HEAD, LATENT, TURNED = 32, 128, 32
+_KIMI_WIDE = HEADS * KIMI_HEAD
+KIMI: Tensors = {
+    **{f"ssm_conv1d_{part}.weight": (KERNEL, 1, _KIMI_WIDE) for part in "qkv"},
+    **{f"attn_{part}.weight": (WIDTH, _KIMI_WIDE) for part in "qkv"},
+    "ssm_f_a.weight": (WIDTH, KIMI_HEAD),
+    "ssm_f_b.weight": (KIMI_HEAD, _KIMI_WIDE),
+    "ssm_beta.weight": (WIDTH, HEADS),
+    "ssm_a": (1, HEADS),
+    "ssm_dt.bias": (_KIMI_WIDE,),
+    "ssm_g_a.weight": (WIDTH, KIMI_HEAD),
+    "ssm_g_b.weight": (KIMI_HEAD, _KIMI_WIDE),
+    "ssm_norm.weight": (KIMI_HEAD,),
+    "attn_output.weight": (_KIMI_WIDE, WIDTH),
+}
+COMPRESSED: Tensors = {
+    "attn_q.weight": (WIDTH, HEADS * (HEAD + TURNED)),
+    "attn_kv_a_norm.weight": (LATENT,),
+    "attn_kv_a_mqa.weight": (WIDTH, LATENT + TURNED),
+    "attn_k_b.weight": (HEAD, LATENT, HEADS),
+    "attn_v_b.weight": (LATENT, HEAD, HEADS),
+    "attn_output.weight": (HEADS * HEAD, WIDTH),
+}
+KIMI_KEYS: dict[str, object] = {
+    **EXPERT_KEYS,
+    ".attention.head_count_kv": [1 if block in ATTENDING else 0 for block in range(BLOCKS)],
+    ".attention.key_length": LATENT + TURNED,
+    ".attention.value_length": LATENT,
+    ".attention.key_length_mla": HEAD + TURNED,
+    ".attention.value_length_mla": HEAD,
+    ".attention.kv_lora_rank": LATENT,
+    ".rope.dimension_count": TURNED,
+    ".ssm.conv_kernel": KERNEL,
+    ".kda.head_dim": KIMI_HEAD,
+    ".expert_shared_count": 1,
+    ".leading_dense_block_count": 1,
+    ".expert_gating_func": 2,
+    ".expert_weights_scale": 2.446,
+}
+_KIMI_EXPERTS: Tensors = {
+    **MIXED,
+    "exp_probs_b.bias": (EXPERTS,),
+    "ffn_gate_shexp.weight": (WIDTH, EXPERT_INNER),
+    "ffn_down_shexp.weight": (EXPERT_INNER, WIDTH),
+    "ffn_up_shexp.weight": (WIDTH, EXPERT_INNER),
+}
+
 RWKV_HEAD = 64
 _LN: Tensors = {
     "attn_norm.weight": (WIDTH,),
@@ -218,6 +265,16 @@ TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
     "mamba": ("mamba", FIRST_SCAN_KEYS, lambda _: {**NORM, **MAMBA}),
     "falcon-mamba": ("mamba", {**FIRST_SCAN_KEYS, ".ssm.dt_b_c_rms": True}, lambda _: {**NORM, **MAMBA}),
     "mamba2": ("mamba2", SCAN_KEYS, lambda _: {**NORM, **MAMBA2}),
+    "kimi-linear": (
+        "kimi-linear",
+        KIMI_KEYS,
+        lambda block: {
+            **NORM,
+            **FFN_NORM,
+            **(COMPRESSED if block in ATTENDING else KIMI),
+            **(_KIMI_EXPERTS if block else DENSE),
+        },
+    ),
     "rwkv6": ("rwkv6", RWKV_KEYS, lambda _: RWKV6_FUSED),
     "rwkv6-parts": ("rwkv6", RWKV_KEYS, lambda _: RWKV6_PARTS),
     "rwkv7": ("rwkv7", RWKV_KEYS, lambda _: RWKV7),
@@ -344,6 +401,7 @@ def write_recurrent_twin(folder: Path, name: str) -> Path:
     if architecture.startswith("rwkv"):
         norms = ("token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias")
         rows += [(norm, (WIDTH,), "f32") for norm in norms]
+    if architecture.startswith(("rwkv", "kimi")):
         rows.append(("output.weight", (WIDTH, VOCAB), "q6_K"))
     for block in range(BLOCKS):
         rows += [(f"blk.{block}.{tensor}", shape, _kind(tensor, shape)) for tensor, shape in tensors(block).items()]

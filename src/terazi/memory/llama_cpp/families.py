@@ -205,6 +205,14 @@ FAMILIES = (
         drawing="rwkv",
     ),
     Family(
+        name="kimi-linear",
+        architectures=frozenset({"kimi-linear"}),
+        latent=True,
+        experts=Experts(gating="sigmoid", by_file=True),
+        rope="none",
+        recurrent=Recurrent("kimi_delta"),
+    ),
+    Family(
         name="jamba",
         architectures=frozenset({"jamba"}),
         experts=Experts(normalised=False),

@@ -30,13 +30,13 @@ def attend_latent(sketch: Sketch, x: Node, position: Position, cache: CacheLayer
     q = g.reshape(_queries(sketch, x, cache.block), width, heads, tokens)
     row = g.mul_mat(sketch.need(f"{name}.attn_kv_a_mqa.weight"), x)
     rank = row.ne[0] - turned
-    k_turned = g.like("rope", g.view(row, (turned, 1, tokens), (row.nb[1], row.nb[1])), position.place)
+    k_turned = _turned(sketch, g.view(row, (turned, 1, tokens), (row.nb[1], row.nb[1])), position)
     kept = sketch.norm(g.view(row, (rank, tokens), (row.nb[1],)), f"{name}.attn_kv_a_norm", cache.block)
     if not compressed:
         q = _scaled(g.like("rope", q, position.place), position)
         return attend_cached(sketch, (q, *_decompressed(sketch, kept, k_turned, cache)), cache, inputs)
 
-    q_turned = g.like("rope", g.view(q, (turned, heads, tokens), (q.nb[1], q.nb[2])), position.place)
+    q_turned = _turned(sketch, g.view(q, (turned, heads, tokens), (q.nb[1], q.nb[2])), position)
     q_plain = g.swap_heads(g.view(q, (plain, heads, tokens), (q.nb[1], q.nb[2])))
     absorbed = g.swap_heads(g.mul_mat(sketch.need(f"{name}.attn_k_b.weight"), q_plain))
     q = _scaled(g.concat(absorbed, q_turned, 0), position)
@@ -49,6 +49,10 @@ def attend_latent(sketch: Sketch, x: Node, position: Position, cache: CacheLayer
     v = g.view(k, (rank, *k.ne[1:]), k.nb[1:])
     x = multi_head(sketch, (q, k, v), inputs.mask, decompress=sketch.need(f"{name}.attn_v_b.weight"))
     return sketch.linear(x, f"{name}.attn_output")
+
+
+def _turned(sketch: Sketch, x: Node, position: Position) -> Node:
+    return x if sketch.family.rope == "none" else g.like("rope", x, position.place)
 
 
 def _queries(sketch: Sketch, x: Node, block: int) -> Node:
