@@ -1,6 +1,7 @@
 """The bill of a command line against what the real engine prints when it loads with exactly that command."""
 
 import importlib.metadata
+import subprocess
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import llama_engine
 import model_zoo
 import recurrent_twins
 from terazi.engines.llama_cpp.commands import parse_command
+from terazi.errors import UsageError
 from terazi.hardware.machine import Basis, Device, Figure
 from terazi.memory.bill import HOST, Bill, Term
 from terazi.memory.llama_cpp.bill import weigh
@@ -276,6 +278,26 @@ def test_recurrent_bill_equals_load_log(
         assert buffers(bill, device, Term.STATE) == sorted(log.state.get(device, []))
         assert buffers(bill, device, Term.COMPUTE) == sorted(log.compute.get(device, []))
     assert logged_bytes(bill) == pytest.approx(log.total_mib * MIB, rel=0.001)
+
+
+@pytest.mark.parametrize("name", ["bert", "nomic-bert"])
+def test_encoder_whose_attention_runs_beside_its_layer(
+    name: str, tmp_path: Path, endpoints: tuple[str, ...]
+) -> None:
+    """Weights moved to the host take fused attention with them; the engine then fuses none."""
+    twin = family_twins.write_twin(tmp_path, name)
+    text = "--rpc {2} -ngl 99 -ts 1,1 -ot blk\\.[0-3]\\.(ffn|attn).*=CPU"
+    assert_equals_fit_params(command_of("llama-fit-params", twin, text, endpoints))
+
+
+def test_kimi_is_refused_where_the_engine_aborts(tmp_path: Path) -> None:
+    """One sequence is reserved over three caches, and 512 tokens aren't divisible."""
+    twin = recurrent_twins.write_recurrent_twin(tmp_path, "kimi-linear")
+    command = command_of("llama-fit-params", twin, "-c 4096 -np 3", ())
+    with pytest.raises(UsageError, match="abort"):
+        bill_of(command)
+    with pytest.raises(subprocess.CalledProcessError):
+        llama_engine.run_fit_params(command[1:])
 
 
 def test_more_slots_cost_the_server_only_their_logits(models: dict[str, Path]) -> None:

@@ -90,7 +90,8 @@ def compute_bytes(
     flash_attn = resolved.flash_attn
     if flash_attn and _may_be_refused(settings, resolved, caches):
         # resolve_fused_ops: fused attention must run where its layer is, or none is fused
-        layers = [ids[resolved.layer_devices[cache.block]] for cache in caches]
+        attending = [cache.block for cache in caches] or range(spec.block_count)
+        layers = [ids[resolved.layer_devices[block]] for block in attending]
         probe = schedule(slots, slots, flash_attn=True, pins=True, slots=slots)
         flash_attn = probe.fused_attention() == layers
     passes = [(resolved.n_tokens, resolved.n_outputs, slots)]
@@ -111,10 +112,12 @@ def compute_bytes(
 def _may_be_refused(settings: LlamaCppSettings, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> bool:
     """Whether the engine looks first where ``-fa auto`` would run, and could find it elsewhere than its layer.
 
-    Beside a cache on a device, it always runs there.
+    Beside a cache on a device, it always runs there. Encoders have none.
     """
     given = settings.flash_attn != "auto" or is_quantised_cache(settings.type_v)
-    return not given and bool(resolved.devices) and any(cache.device == HOST for cache in caches)
+    if given or not resolved.devices:
+        return False
+    return not caches or any(cache.device == HOST for cache in caches)
 
 
 def _offloads(devices: tuple[Device, ...]) -> Callable[[Node, int], bool] | None:
