@@ -12,6 +12,7 @@ EXPERTS, USED, EXPERT = 16, 4, 256
 PER_LAYER, STREAMS = 256, 4
 #: Compressed row, turned part, plain part and value of a head (multi-head latent attention).
 RANK, TURNED, PLAIN, VALUE = 256, 32, 64, 64
+INDEX_HEADS, INDEX_HEAD = 16, 128
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
@@ -119,6 +120,14 @@ EXPERT_KEYS: dict[str, object] = {
 }
 
 
+#: What a block has that guesses ahead.
+DRAFT: Shapes = {
+    "nextn.eh_proj.weight": (2 * WIDTH, WIDTH),
+    "nextn.enorm.weight": (WIDTH,),
+    "nextn.hnorm.weight": (WIDTH,),
+}
+
+
 def old_latent_block(block: int) -> Shapes:
     """Keys and values in one matrix, as files from before ``key_length_mla`` have them."""
     return {
@@ -133,6 +142,51 @@ def old_latent_block(block: int) -> Shapes:
     }
 
 
+SPARSE_KEYS: dict[str, object] = {
+    **EXPERT_KEYS,
+    ".attention.head_count_kv": 1,
+    ".attention.key_length": RANK + TURNED,
+    ".attention.value_length": RANK,
+    ".attention.key_length_mla": PLAIN + TURNED,
+    ".attention.value_length_mla": VALUE,
+    ".attention.q_lora_rank": RANK,
+    ".attention.kv_lora_rank": RANK,
+    ".attention.indexer.head_count": INDEX_HEADS,
+    ".attention.indexer.key_length": INDEX_HEAD,
+    ".attention.indexer.top_k": 1024,
+    ".rope.dimension_count": TURNED,
+    ".leading_dense_block_count": 1,
+    ".expert_gating_func": 2,
+    ".expert_weights_norm": True,
+    ".expert_weights_scale": 2.5,
+}
+
+
+def sparse_block(block: int) -> Shapes:
+    """Latent attention with an indexer; the eleventh block guesses one token ahead."""
+    shapes: Shapes = {
+        "attn_q.weight": (),
+        "attn_k.weight": (),
+        "attn_v.weight": (),
+        "attn_q_a.weight": (WIDTH, RANK),
+        "attn_q_a_norm.weight": (RANK,),
+        "attn_q_b.weight": (RANK, HEADS * (PLAIN + TURNED)),
+        "attn_kv_a_mqa.weight": (WIDTH, RANK + TURNED),
+        "attn_kv_a_norm.weight": (RANK,),
+        "attn_k_b.weight": (PLAIN, RANK, HEADS),
+        "attn_v_b.weight": (RANK, VALUE, HEADS),
+        "attn_output.weight": (HEADS * VALUE, WIDTH),
+        "indexer.k_norm.weight": (INDEX_HEAD,),
+        "indexer.k_norm.bias": (INDEX_HEAD,),
+        "indexer.proj.weight": (WIDTH, INDEX_HEADS),
+        "indexer.attn_k.weight": (WIDTH, INDEX_HEAD),
+        "indexer.attn_q_b.weight": (RANK, INDEX_HEADS * INDEX_HEAD),
+    }
+    if block:
+        shapes |= experts(shared=EXPERT, bias=True)
+    return shapes | (DRAFT if block == 10 else {})
+
+
 def experts_behind_first(block: int) -> Shapes:
     return experts(shared=EXPERT) if block else {}
 
@@ -143,11 +197,7 @@ def glm4moe_block(block: int) -> Shapes:
     if block:
         shapes |= experts(shared=EXPERT, bias=True)
     if block == 10:
-        shapes |= {
-            "nextn.eh_proj.weight": (2 * WIDTH, WIDTH),
-            "nextn.enorm.weight": (WIDTH,),
-            "nextn.hnorm.weight": (WIDTH,),
-        }
+        shapes |= DRAFT
     return shapes
 
 
@@ -268,6 +318,8 @@ TWINS: dict[str, Twin] = {
         architecture="deepseek2",
         blocks=27,
     ),
+    "deepseek32": Twin({**SPARSE_KEYS, ".nextn_predict_layers": 1}, sparse_block, blocks=11),
+    "glm-dsa": Twin({**SPARSE_KEYS, ".attention.indexer.types": [1, 1, 1, 0, 0, 1, 0, 0, 0, 1]}, sparse_block),
     "deepseek": Twin({**EXPERT_KEYS, ".leading_dense_block_count": 1}, experts_behind_first),
     "glm4": Twin(of_block=lambda _: {**POST_NORMS, **JOINED, **FUSED}),
     "glm4moe": Twin(

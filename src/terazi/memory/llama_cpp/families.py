@@ -68,6 +68,7 @@ class Family(NamedTuple):
             the file gives the metadata key named here.
         sectioned: the file may cut rotary embeddings into sections for images; then a token has four places.
         latent: K and V are stored compressed (multi-head latent attention), see ``latent_attention``.
+        sparse: an indexer picks what latent attention looks at, see ``sparse_attention``.
         own_kv: blocks from this one on read the cache of an earlier block; a metadata key counts them from the end.
         drawing: which function draws the graph, see ``drawings``.
     """
@@ -91,6 +92,7 @@ class Family(NamedTuple):
     tempered: str | None = None
     sectioned: bool = False
     latent: bool = False
+    sparse: bool = False
     own_kv: int | str | None = None
     drawing: str = "decoder"
 
@@ -181,6 +183,13 @@ FAMILIES = (
         latent=True,
         experts=Experts(normalised=False, by_file=True),
         tempered="attention.temperature_scale",
+    ),
+    Family(
+        name="deepseek3.2",
+        architectures=frozenset({"deepseek32", "glm-dsa"}),
+        latent=True,
+        sparse=True,
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
     ),
     Family(
         name="deepseek", architectures=frozenset({"deepseek"}), experts=Experts(normalised=False), rope_factors=True
@@ -297,6 +306,9 @@ WITHOUT_CACHE = frozenset(
 #: They have no causal mask, whatever the file says.
 _NEVER_CAUSAL = frozenset({"dream", "gemma-embedding", "llada", "llada-moe", "rnd1"})
 
+#: ``is_pre_5_2`` of ``glm-dsa.cpp``.
+_GLM_5_2_CONTEXT = 1 << 20
+
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
 
 
@@ -323,6 +335,22 @@ def stores_latent(spec: ModelSpec, family: Family) -> bool:
     """Whether only the compressed K is kept (``llama_hparams::is_mla``). Old files lack the keys: they keep all."""
     keys = ("key_length_mla", "value_length_mla")
     return family.latent and all(spec.metadata.get(f"{spec.architecture}.attention.{key}") for key in keys)
+
+
+def index_width(spec: ModelSpec, family: Family, block: int) -> int:
+    """Elements of a key of *block*'s indexer; 0 if it has none (``llama_hparams::is_indexer_full``)."""
+    width = spec.metadata.get(f"{spec.architecture}.attention.indexer.key_length", 0)
+    if not family.sparse or not isinstance(width, int):
+        return 0
+    types = spec.metadata.get(f"{spec.architecture}.attention.indexer.types")
+    if spec.architecture != "glm-dsa":
+        has_one = True
+    elif isinstance(types, tuple):
+        has_one = block < len(types) and bool(types[block])
+    else:
+        # before GLM 5.2 all had one; since then every fourth has, from the third on
+        has_one = spec.context_length < _GLM_5_2_CONTEXT or block < 2 or block % 4 == 2
+    return width if has_one else 0
 
 
 def blocks_with_kv(spec: ModelSpec, family: Family) -> int:

@@ -43,7 +43,11 @@ _NO_OUTPUT = frozenset(
     }
 )
 #: These leave out the blocks that guess tokens ahead, unless they are asked for (``TENSOR_SKIP``).
-_SKIPS_DRAFTS = frozenset({"bailingmoe2", "deepseek2", "exaone-moe", "exaone4", "glm4", "glm4moe"})
+_SKIPS_DRAFTS = frozenset(
+    {"bailingmoe2", "deepseek2", "deepseek32", "exaone-moe", "exaone4", "glm-dsa", "glm4", "glm4moe"}
+)
+#: These forget to leave out one small tensor of such a block.
+_KEEPS_BIAS = frozenset({"deepseek32", "glm-dsa"})
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
@@ -85,7 +89,8 @@ def place_tensors(
     twice = []
     loaded = trunk_length(spec) if spec.architecture in _SKIPS_DRAFTS else spec.block_count
     for tensor in spec.tensors:
-        if tensor.block is not None and tensor.block >= loaded:
+        kept = spec.architecture in _KEEPS_BIAS and tensor.name.endswith(".exp_probs_b.bias")
+        if tensor.block is not None and tensor.block >= loaded and not kept:
             continue
         for device, product in _uses(tensor, spec, resolved):
             where, kind = chooser.choose(tensor, device, product=product)
