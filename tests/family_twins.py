@@ -162,6 +162,21 @@ SPARSE_KEYS: dict[str, object] = {
 }
 
 
+def mimo2_block(block: int) -> Shapes:
+    """Values are narrower than keys; full layers have more heads for them; windowed ones have sinks."""
+    kv_heads = KV_HEADS if block % 5 else 2 * KV_HEADS
+    shapes: Shapes = {
+        "attn_k.weight": (WIDTH, kv_heads * HEAD),
+        "attn_v.weight": (WIDTH, kv_heads * HEAD // 2),
+        "attn_output.weight": (HEADS * HEAD // 2, WIDTH),
+    }
+    if block:
+        shapes |= experts(bias=True)
+    if block % 5:
+        shapes |= {"attn_sinks.weight": (HEADS,)}
+    return shapes | (DRAFT if block == 10 else {})
+
+
 def sparse_block(block: int) -> Shapes:
     """Latent attention with an indexer; the eleventh block guesses one token ahead."""
     shapes: Shapes = {
@@ -333,6 +348,43 @@ TWINS: dict[str, Twin] = {
         glm4moe_block,
         blocks=11,
     ),
+    "qwen2vl": Twin({".rope.dimension_sections": [16, 16, 0, 0]}),
+    "qwen3vl": Twin(
+        {".rope.dimension_sections": [16, 16, 0, 0], ".n_deepstack_layers": 3},
+        lambda _: HEAD_NORMS,
+        has_output=False,
+    ),
+    "qwen3vlmoe": Twin(
+        {**EXPERT_KEYS, ".rope.dimension_sections": [16, 16, 0, 0], ".n_deepstack_layers": 3},
+        lambda _: {**HEAD_NORMS, **experts()},
+    ),
+    "qwen2moe": Twin(
+        {**EXPERT_KEYS, ".expert_shared_feed_forward_length": INNER},
+        lambda _: {**experts(shared=INNER), "ffn_gate_inp_shexp.weight": (WIDTH,)},
+    ),
+    "phimoe": Twin(
+        {**EXPERT_KEYS, **EPSILON},
+        lambda _: {**NORM_BIASES, **experts(inner=INNER), "attn_output.bias": (WIDTH,)},
+        {**OUTPUT_BIAS, "output.bias": (VOCAB,)},
+    ),
+    "mimo2": Twin(
+        {
+            **EXPERT_KEYS,
+            ".attention.sliding_window": 512,
+            ".attention.sliding_window_pattern": [block % 5 > 0 for block in range(11)],
+            ".attention.head_count_kv": [KV_HEADS if block % 5 else 2 * KV_HEADS for block in range(11)],
+            ".attention.value_length": HEAD // 2,
+            ".attention.value_scale": 0.5,
+            ".nextn_predict_layers": 1,
+        },
+        mimo2_block,
+        blocks=11,
+    ),
+    "xverse": Twin(),
+    "apertus": Twin(
+        {f"xielu.{name}": [0.5] * BLOCKS for name in ("alpha_p", "alpha_n", "beta", "eps")},
+        lambda _: {**HEAD_NORMS, **UNGATED},
+    ),
     "chatglm": Twin(of_block=lambda _: {**JOINED, **FUSED}),
     "command-r": Twin({".logit_scale": 0.0625, **EPSILON}, lambda _: NO_FFN_NORM, has_output=False),
     "cohere2": Twin(
@@ -422,6 +474,44 @@ TWINS: dict[str, Twin] = {
             "cls.output.weight": (WIDTH, 1),
             "cls.output.bias": (1,),
         },
+        has_output=False,
+    ),
+    "modern-bert": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 4, ".attention.sliding_window": 128},
+        lambda block: {
+            "attn_norm.weight": (WIDTH,) if block else (),
+            "attn_k.weight": (),
+            "attn_v.weight": (),
+            **GATED_JOINED,
+            **FUSED,
+        },
+        {
+            "token_embd_norm.weight": (WIDTH,),
+            "cls.weight": (WIDTH, WIDTH),
+            "cls.norm.weight": (WIDTH,),
+            "cls.output.weight": (WIDTH, 1),
+            "cls.output.bias": (1,),
+        },
+        has_output=False,
+    ),
+    "eurobert": Twin({**ENCODER_KEYS, ".pooling_type": 3}, lambda _: FULL_KV, has_output=False),
+    "neo-bert": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 2},
+        lambda _: {**GATED_JOINED, **FUSED},
+        {"output_norm.weight": (), "enc.output_norm.weight": (WIDTH,)},
+        has_output=False,
+    ),
+    "gemma-embedding": Twin(
+        {
+            ".attention.sliding_window": 256,
+            ".pooling_type": 1,
+            ".dense_2_feat_in": WIDTH,
+            ".dense_2_feat_out": INNER,
+            ".dense_3_feat_in": INNER,
+            ".dense_3_feat_out": WIDTH,
+        },
+        lambda _: {**HEAD_NORMS, **POST_NORMS},
+        {"dense_2.weight": (WIDTH, INNER), "dense_3.weight": (INNER, WIDTH)},
         has_output=False,
     ),
     "nomic-bert": Twin(

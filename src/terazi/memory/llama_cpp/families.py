@@ -31,6 +31,7 @@ class Experts(NamedTuple):
         by_file: the file may say otherwise about these two (``expert_gating_func``, ``expert_weights_norm``).
         weigh_input: weights multiply what goes in rather than what comes out.
         select_by_logits: the choice is made before the gating function.
+        divided_gate: the gate of the shared expert is divided by what goes into it (a detour to a sigmoid).
     """
 
     gating: str = "soft_max"
@@ -38,6 +39,7 @@ class Experts(NamedTuple):
     by_file: bool = False
     weigh_input: bool = False
     select_by_logits: bool = False
+    divided_gate: bool = False
 
 
 class Family(NamedTuple):
@@ -66,7 +68,9 @@ class Family(NamedTuple):
         select_last: outputs are picked after the last block instead of inside it.
         tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
             the file gives the metadata key named here.
-        sectioned: the file may cut rotary embeddings into sections for images; then a token has four places.
+        sectioned: the file may cut rotary embeddings into sections for images (or does ``always``); then a token
+            has four places.
+        deep_inputs: embeddings of images may have parts for several layers.
         latent: K and V are stored compressed (multi-head latent attention), see ``latent_attention``.
         sparse: an indexer picks what latent attention looks at, see ``sparse_attention``.
         own_kv: blocks from this one on read the cache of an earlier block; a metadata key counts them from the end.
@@ -90,7 +94,8 @@ class Family(NamedTuple):
     residual_first: bool = False
     select_last: bool = False
     tempered: str | None = None
-    sectioned: bool = False
+    sectioned: bool | str = False
+    deep_inputs: bool = False
     latent: bool = False
     sparse: bool = False
     own_kv: int | str | None = None
@@ -148,7 +153,11 @@ FAMILIES = (
     ),
     # phi3.cpp switches the window off that its files name
     Family(
-        name="phi3", architectures=frozenset({"phi3"}), rope_factors=True, scaled_queries=True, residual_first=True
+        name="phi3",
+        architectures=frozenset({"phi3", "phimoe"}),
+        rope_factors=True,
+        scaled_queries=True,
+        residual_first=True,
     ),
     Family(name="starcoder2", architectures=frozenset({"starcoder2"}), norm="norm"),
     Family(name="seed-oss", architectures=frozenset({"seed_oss"}), ffn_norm="post_attention_norm"),
@@ -203,6 +212,27 @@ FAMILIES = (
         ffn_norm="post_attention_norm",
         sectioned=True,
     ),
+    Family(name="qwen2vl", architectures=frozenset({"qwen2vl"}), sectioned="always"),
+    Family(
+        name="qwen3vl",
+        architectures=frozenset({"qwen3vl", "qwen3vlmoe"}),
+        qk_norm="head",
+        sectioned="always",
+        deep_inputs=True,
+    ),
+    Family(
+        name="qwen2moe",
+        architectures=frozenset({"qwen2moe"}),
+        experts=Experts(normalised=False, divided_gate=True),
+    ),
+    Family(
+        name="mimo2",
+        architectures=frozenset({"mimo2"}),
+        window=SlidingWindow(period=6),
+        experts=Experts(gating="sigmoid"),
+    ),
+    Family(name="xverse", architectures=frozenset({"xverse"})),
+    Family(name="apertus", architectures=frozenset({"apertus"}), qk_norm="head", rope_factors=True),
     Family(name="chatglm", architectures=frozenset({"chatglm"})),
     Family(name="command-r", architectures=frozenset({"command-r"}), norm="norm", qk_norm="head", parallel="fra"),
     Family(
@@ -279,6 +309,24 @@ FAMILIES = (
         architectures=frozenset({"nomic-bert", "nomic-bert-moe", "jina-bert-v3"}),
         norm="norm",
         experts=Experts(normalised=False),
+        drawing="encoder",
+    ),
+    Family(
+        name="modern-bert",
+        architectures=frozenset({"modern-bert"}),
+        window=SlidingWindow(period=3, dense_first=True),
+        norm="norm",
+        drawing="encoder",
+    ),
+    Family(name="eurobert", architectures=frozenset({"eurobert", "neo-bert"}), drawing="encoder"),
+    Family(
+        name="gemma-embedding",
+        architectures=frozenset({"gemma-embedding"}),
+        window=SlidingWindow(period=6),
+        qk_norm="head",
+        scaled_embeddings="rows",
+        scaled_queries=True,
+        post_norms=True,
         drawing="encoder",
     ),
 )

@@ -17,7 +17,15 @@ def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
         return dense(sketch, x, name)
     mixed = experts(sketch, x, name)
     if sketch.weight(f"{name}.ffn_up_shexp.weight"):
-        return g.like("add", mixed, dense(sketch, x, name, "_shexp"))
+        shared = dense(sketch, x, name, "_shexp")
+        gate = sketch.weight(f"{name}.ffn_gate_inp_shexp.weight")
+        if gate:
+            raw = g.mul_mat(gate, x)
+            factor = g.like("unary", raw)
+            shared = g.like(
+                "mul", shared, g.like("div", factor, raw) if sketch.family.experts.divided_gate else factor
+            )
+        return g.like("add", mixed, shared)
     return mixed
 
 

@@ -44,7 +44,7 @@ _NO_OUTPUT = frozenset(
 )
 #: These leave out the blocks that guess tokens ahead, unless they are asked for (``TENSOR_SKIP``).
 _SKIPS_DRAFTS = frozenset(
-    {"bailingmoe2", "deepseek2", "deepseek32", "exaone-moe", "exaone4", "glm-dsa", "glm4", "glm4moe"}
+    {"bailingmoe2", "deepseek2", "deepseek32", "exaone-moe", "exaone4", "glm-dsa", "glm4", "glm4moe", "mimo2"}
 )
 #: These forget to leave out one small tensor of such a block.
 _KEEPS_BIAS = frozenset({"deepseek32", "glm-dsa"})
