@@ -380,6 +380,7 @@ TWINS: dict[str, Twin] = {
         mimo2_block,
         blocks=11,
     ),
+    "minicpm": Twin({".residual_scale": 0.25, ".embedding_scale": 12.0, ".logit_scale": 0.5}, has_output=False),
     "xverse": Twin(),
     "apertus": Twin(
         {f"xielu.{name}": [0.5] * BLOCKS for name in ("alpha_p", "alpha_n", "beta", "eps")},

@@ -19,7 +19,8 @@ FIT_PARAMS = BINARIES / "llama-fit-params"
 RPC_SERVER = BINARIES / "ggml-rpc-server"
 
 _BUFFER = re.compile(
-    r"(load_tensors|llama_context|llama_kv_cache|sched_reserve): +(\S+) +(\S.*?) size = +([\d.]+) MiB"
+    r"(load_tensors|llama_context|llama_kv_cache|llama_memory_recurrent|sched_reserve): +(\S+) +"
+    r"(\S.*?) size = +([\d.]+) MiB"
 )
 _LOADED = "model loaded"
 _REAL_LOAD = "loading model tensors"
@@ -31,13 +32,16 @@ class LoadLog:
 
     weights: dict[str, list[float]] = field(default_factory=dict)
     kv: dict[str, list[float]] = field(default_factory=dict)
+    state: dict[str, list[float]] = field(default_factory=dict)
     compute: dict[str, list[float]] = field(default_factory=dict)
     output: dict[str, list[float]] = field(default_factory=dict)
 
     @property
     def total_mib(self) -> float:
         return sum(
-            sum(sizes) for term in (self.weights, self.kv, self.compute, self.output) for sizes in term.values()
+            sum(sizes)
+            for term in (self.weights, self.kv, self.state, self.compute, self.output)
+            for sizes in term.values()
         )
 
 
@@ -63,9 +67,13 @@ def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLo
             device = f"RPC{endpoints.index(endpoint)}"
         elif device.startswith(("CPU", "AMX")):
             device = "Host"
-        term = {"model buffer": log.weights, "KV buffer": log.kv, "compute buffer": log.compute}.get(
-            what, log.output if source == "llama_context" else None
-        )
+        terms = {
+            "model buffer": log.weights,
+            "KV buffer": log.kv,
+            "RS buffer": log.state,
+            "compute buffer": log.compute,
+        }
+        term = terms.get(what, log.output if source == "llama_context" else None)
         if term is not None:
             term.setdefault(device, []).append(float(size))
     return log

@@ -11,6 +11,7 @@ import pytest
 import family_twins
 import llama_engine
 import model_zoo
+import recurrent_twins
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.hardware.machine import Basis, Device, Figure
 from terazi.memory.bill import HOST, Bill, Term
@@ -18,6 +19,7 @@ from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.kv import cache_layers
+from terazi.memory.llama_cpp.recurrent import state_layers
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.weights import place_tensors
 from terazi.models.sources import load_model
@@ -120,6 +122,7 @@ def estimated_compute(command: list[str]) -> dict[str, int]:
         resolved,
         caches=cache_layers(spec, family, settings, resolved),
         placements=place_tensors(spec, settings, resolved, llama_engine.isa()),
+        states=state_layers(spec, family, settings, resolved),
         pinned=False,
     )
 
@@ -223,7 +226,7 @@ def assert_equals_fit_params(command: list[str]) -> None:
             line.bytes for line in bill.lines if line.device == device and line.formula == "weights.repack"
         )
         assert (share.weights_bytes - repacked) // MIB == model_mib
-        assert share.kv_bytes // MIB == context_mib
+        assert (share.kv_bytes + share.state_bytes) // MIB == context_mib
         assert estimate.get(device, 0) // MIB == compute_mib
         assert share.compute_bytes <= estimate.get(device, 0)
 
@@ -239,6 +242,40 @@ def test_bill_of_sparse_twin(twin: str, setting: str, twins: dict[str, Path], en
 def test_bill_of_family_twin(architecture: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
     twin = family_twins.write_twin(tmp_path, architecture)
     assert_equals_fit_params(command_of("llama-fit-params", twin, FIT_SETTINGS[setting] + " -ub 2048", endpoints))
+
+
+@pytest.mark.parametrize("setting", ["four streams", "two devices, all"])
+@pytest.mark.parametrize("name", recurrent_twins.TWINS)
+def test_bill_of_recurrent_twin(name: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    twin = recurrent_twins.write_recurrent_twin(tmp_path, name)
+    assert_equals_fit_params(command_of("llama-fit-params", twin, FIT_SETTINGS[setting] + " -ub 2048", endpoints))
+
+
+#: Where recurrent models differ from others: many slots, states on another device than their block, and the
+#: engine's own choice about flash attention beside them.
+RECURRENT_SETTINGS = {
+    "defaults": "-c 4096",
+    "tiny micro-batch": "-c 2048 -np 4 -ub 8 -b 16",
+    "cache on the host": "--rpc {1} -c 4096 -np 2 -ngl 99 --no-kv-offload",
+    "two devices, partly": "--rpc {2} -c 4096 -ngl 5 -ts 2,1",
+}
+
+
+@pytest.mark.parametrize("setting", RECURRENT_SETTINGS)
+@pytest.mark.parametrize("name", ["mamba", "lfm2", "granitehybrid-moe", "falcon-h1", "nemotron_h", "qwen35-draft"])
+def test_recurrent_bill_equals_load_log(
+    name: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]
+) -> None:
+    twin = recurrent_twins.write_recurrent_twin(tmp_path, name)
+    command = command_of("llama-server", twin, RECURRENT_SETTINGS[setting] + " -fit off", endpoints)
+    bill, log = bill_of(command), llama_engine.run_server(command[1:], endpoints=endpoints)
+    assert bill.exact
+    for device in sorted({HOST, *log.weights, *log.state, *log.compute, *bill.devices()}):
+        assert buffers(bill, device, Term.WEIGHTS) == sorted(log.weights.get(device, []))
+        assert buffers(bill, device, Term.KV) == sorted(log.kv.get(device, []))
+        assert buffers(bill, device, Term.STATE) == sorted(log.state.get(device, []))
+        assert buffers(bill, device, Term.COMPUTE) == sorted(log.compute.get(device, []))
+    assert logged_bytes(bill) == pytest.approx(log.total_mib * MIB, rel=0.001)
 
 
 def test_more_slots_cost_the_server_only_their_logits(models: dict[str, Path]) -> None:

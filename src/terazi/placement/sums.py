@@ -13,10 +13,12 @@ from typing import NamedTuple
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.bill import weigh
+from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, allocation_bytes, backend_of
-from terazi.memory.llama_cpp.families import family_of, trunk_length, window_layers
+from terazi.memory.llama_cpp.families import family_of, window_layers
 from terazi.memory.llama_cpp.kv import cache_layers
-from terazi.memory.llama_cpp.resolve import resolve
+from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
+from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
@@ -122,6 +124,8 @@ def _short_twin(spec: ModelSpec) -> ModelSpec:
     if family is None or family.own_kv is not None or trunk_length(spec) != spec.block_count:
         # its bound may grow with the layers; which blocks share a cache or only guess ahead counts from the last
         return spec
+    if family.recurrent:
+        return spec  # which blocks attend need not be periodic
     windows = window_layers(spec, family)
     period = windows.index(False) + 1 if True in windows and False in windows else 2
     blocks = min(spec.block_count, _TRIAL_DEVICES * max(2, period))
@@ -205,7 +209,15 @@ def _prefix(spec: ModelSpec, device: Device, settings: LlamaCppSettings) -> Sequ
     for cache in cache_layers(spec, family_of(spec), trial, resolved):
         if cache.device != HOST:
             own[cache.block] += cache.k_bytes + cache.v_bytes
+    for state in _states(spec, trial, resolved):
+        if state.device != HOST:
+            own[state.block] += state.n_bytes
     return _running(own)
+
+
+def _states(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...]:
+    family = family_of(spec)
+    return state_layers(spec, family, settings, resolved) if family else ()
 
 
 def _host_prefix(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings) -> Sequence[int]:
@@ -221,11 +233,13 @@ def _host_prefix(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings) 
             always += tensor.n_bytes
         else:
             own[min(tensor.block, total - 1)] += tensor.n_bytes
-    for cache in cache_layers(spec, family_of(spec), on_host, resolve(spec, on_host, machine.devices)):
+    resolved = resolve(spec, on_host, machine.devices)
+    kept = [(c.block, c.k_bytes + c.v_bytes) for c in cache_layers(spec, family_of(spec), on_host, resolved)]
+    for block, size in (*kept, *((state.block, state.n_bytes) for state in _states(spec, on_host, resolved))):
         if settings.kv_offload:
-            own[cache.block] += cache.k_bytes + cache.v_bytes
+            own[block] += size
         else:
-            always += cache.k_bytes + cache.v_bytes
+            always += size
     for tensor in spec.tensors:
         if tensor.name == "output.weight":
             own[-1] += tensor.n_bytes

@@ -48,6 +48,8 @@ _MOVERS = {
     "--cache-ram": ("-cram", "LLAMA_ARG_CACHE_RAM"),
     "--ctx-checkpoints": ("-ctxcp --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
     "--fit": ("-fit", "LLAMA_ARG_FIT"),
+    "--spec-type": ("", "LLAMA_ARG_SPEC_TYPE"),
+    "--spec-draft-n-max": ("", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
     "--kv-unified": ("-kvu", "LLAMA_ARG_KV_UNIFIED"),
     "--swa-full": ("", "LLAMA_ARG_SWA_FULL"),
     "--kv-offload": ("-kvo", "LLAMA_ARG_KV_OFFLOAD"),
@@ -227,7 +229,9 @@ class _Reader:
         )
 
     def _apply(self, flag: str, spelt: str, values: list[str]) -> None:
-        if flag in _NOT_WEIGHED:
+        if flag == "--spec-type" and values == ["draft-mtp"]:
+            self._note("Not in the bill: the cache and the graph of the draft head itself (--spec-type draft-mtp).")
+        elif flag in _NOT_WEIGHED:
             self._note(f"Not in the bill: {_NOT_WEIGHED[flag]} ({' '.join([spelt, *values])}).")
         if flag == "--kv-unified-per-slot":
             self._per_slot = _number(values[0], spelt)

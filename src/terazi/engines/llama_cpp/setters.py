@@ -185,6 +185,17 @@ def _n_cpu_ffn(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
     return replace(settings, override_tensor=settings.override_tensor + pairs)
 
 
+def _spec_type(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, draft_mtp=settings.draft_mtp or "draft-mtp" in value.split(","))
+
+
+def _draft_tokens(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    number = read_int(value)
+    if number < 0:
+        raise ValueError("it takes a number of tokens from 0")
+    return replace(settings, draft_tokens=number)
+
+
 def _cache_ram(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
     return replace(settings, cache_ram_mib=read_int(value))
 
@@ -199,6 +210,8 @@ def _fit(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
 
 #: Canonical flag → setter, for flags that take a value.
 VALUE_SETTERS: dict[str, Setter] = {
+    "--spec-type": _spec_type,
+    "--spec-draft-n-max": _draft_tokens,
     "--ctx-size": _n_ctx,
     "--parallel": _n_parallel,
     "--batch-size": _n_batch,

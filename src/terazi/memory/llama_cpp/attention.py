@@ -45,7 +45,7 @@ def _cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
     v_rotation = sketch.input(g.F32, 64, 64) if _rotation_side(settings.type_v, cache.v_head) else None
     return CacheInputs(
         sketch.input(g.I64, batch.tokens),
-        sketch.input(g.I64, batch.tokens if batch.flash_attn else batch.tokens * cache.v_width),
+        sketch.input(g.I64, batch.tokens * cache.v_width if batch.v_transposed else batch.tokens),
         sketch.input(g.F16 if batch.flash_attn else g.F32, cells, batch.tokens // batch.streams, 1, batch.streams),
         k_rotation,
         v_rotation,
@@ -74,6 +74,11 @@ def attend_cached(
     sketch: Sketch, projected: tuple[Node, Node, Node], cache: CacheLayer, inputs: CacheInputs
 ) -> Node:
     """``build_attn`` with a cache of K and V: from the queries, keys and values to the output projection."""
+    return sketch.linear(look_back(sketch, projected, cache, inputs), f"blk.{cache.block}.attn_output")
+
+
+def look_back(sketch: Sketch, projected: tuple[Node, Node, Node], cache: CacheLayer, inputs: CacheInputs) -> Node:
+    """The same without the output projection."""
     q, k, v = projected
     if inputs.k_rotation:
         q, k = _rotate(q, inputs.k_rotation), _rotate(k, inputs.k_rotation)
@@ -91,14 +96,13 @@ def attend_shared(sketch: Sketch, q: Node, cache: CacheLayer, inputs: CacheInput
     sketch.graph.expand(q)
     k_cache = cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
     v_cache = cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
-    return _read(sketch, q, (k_cache, v_cache), cache, inputs)
+    x = _read(sketch, q, (k_cache, v_cache), cache, inputs)
+    return sketch.linear(x, f"blk.{cache.block}.attn_output")
 
 
 def _read(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLayer, inputs: CacheInputs) -> Node:
     x = _look_up(sketch, q, stored, cache, inputs.mask)
-    if inputs.v_rotation:
-        x = _rotate(x, inputs.v_rotation)
-    return sketch.linear(x, f"blk.{cache.block}.attn_output")
+    return _rotate(x, inputs.v_rotation) if inputs.v_rotation else x
 
 
 def project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Node]:
@@ -125,7 +129,7 @@ def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: 
     normed = sketch.weight(f"{norm}.weight") is not None
     if family.qk_norm == "head" and normed:
         x = sketch.norm(x, norm, block)
-    if family.rope == "none":
+    if family.rope == "none" or (family.rope == "finetuned" and _rope_off(sketch)):
         return x
     factor = position.factor if part == "q" else None
     if family.rope == "but_fourth" and block % 4 == 3:
@@ -142,6 +146,10 @@ def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: 
     return g.like("mul", x, factor) if factor and family.tempered != "unturned" else x
 
 
+def _rope_off(sketch: Sketch) -> bool:
+    return sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.scaling.finetuned") is False
+
+
 def _rotate(x: Node, rotation: Node) -> Node:
     """``llama_mul_mat_hadamard``."""
     side = rotation.ne[0]
@@ -155,7 +163,7 @@ def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInp
     k_cache = store_k(sketch, k, cache, inputs)
     v_cache = cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
     width = v.ne[0] * v.ne[1]
-    if sketch.batch.flash_attn:
+    if not sketch.batch.v_transposed:
         rows = g.view(v, (width, tokens), (v.nb[2],))
         target = _all_streams(v_cache, streams)
     else:
@@ -202,7 +210,7 @@ def _look_up(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLay
     kv_heads = sketch.spec.head_count_kv[cache.block]
     sink = sketch.weight(f"blk.{cache.block}.attn_sinks.weight")
     k = view_heads(k_cache, cache.k_head, kv_heads, cells, streams)
-    if sketch.batch.flash_attn:
+    if not sketch.batch.v_transposed:
         v = view_heads(v_cache, cache.v_head, kv_heads, cells, streams)
     else:
         size = v_cache.kind[1]

@@ -9,6 +9,7 @@ from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.families import Family, family_of, window_length
 from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
+from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, Placement, WeightBuffer, place_tensors, weight_buffers
@@ -47,13 +48,14 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
     resolved = resolve(spec, settings, devices)
     family = family_of(spec)
     caches = cache_layers(spec, family, settings, resolved)
+    states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)
     buffers = weight_buffers(placements, settings, resolved, isa)
     lines = [
         *(_weights(buffer) for buffer in buffers),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
-        *([] if family else _state(spec, settings, resolved)),
-        *_compute(spec, family, settings, resolved, caches=caches, placements=placements),
+        *_state(spec, settings, resolved, states),
+        *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
         *_overhead(spec, settings, resolved),
     ]
     reasons = tuple(_reasons(spec, settings, resolved, family, lines))
@@ -62,7 +64,7 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         build=BUILD,
         lines=tuple(lines),
         page_cache=tuple(_gap(buffer) for buffer in buffers if buffer.buffer_bytes > buffer.tensor_bytes),
-        growth=tuple(_growth(spec, settings, resolved, caches, family)),
+        growth=tuple(_growth(spec, settings, resolved, caches, states=states, family=family)),
         exact=not reasons,
         reasons=reasons,
     )
@@ -80,6 +82,8 @@ def _reasons(
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
             "layer and a generous compute buffer are counted."
         )
+    if settings.draft_mtp:
+        yield "The draft head's own cache and graph aren't in this bill."
     if settings.split_mode == "tensor" and len(resolved.devices) > 1:
         yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
     if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
@@ -140,14 +144,21 @@ def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLi
         )
 
 
-def _state(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
-    for device, size in state_bytes(spec, settings, resolved).items():
+def _state(
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, states: tuple[StateLayer, ...] | None
+) -> Iterator[BillLine]:
+    """The recurrent state; at most what the file's keys allow if *states* aren't known."""
+    known = states is not None
+    sizes: dict[str, int] = {} if known else dict(state_bytes(spec, settings, resolved))
+    for layer in states or ():
+        sizes[layer.device] = sizes.get(layer.device, 0) + layer.n_bytes
+    for device, size in sizes.items():
         yield BillLine(
             term=Term.STATE,
             device=device,
             bytes=size,
-            formula="state.bound",
-            basis=LineBasis.UPPER_BOUND,
+            formula="state.slots" if known else "state.bound",
+            basis=LineBasis.EXACT if known else LineBasis.UPPER_BOUND,
             note=f"recurrent state for {resolved.n_seq_max} sequences",
         )
 
@@ -159,13 +170,16 @@ def _compute(
     resolved: Resolved,
     *,
     caches: tuple[CacheLayer, ...],
+    states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
 ) -> Iterator[BillLine]:
     if family is None:
-        sizes = compute_bound_bytes(spec, settings, resolved, caches)
+        sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
-        sizes = compute_bytes(spec, family, settings, resolved, caches=caches, placements=placements)
+        sizes = compute_bytes(
+            spec, family, settings, resolved, caches=caches, states=states or (), placements=placements
+        )
         formula, basis = "compute.replay", _replay_basis(resolved)
     for device, size in sizes.items():
         yield BillLine(
@@ -210,6 +224,8 @@ def _growth(
     settings: LlamaCppSettings,
     resolved: Resolved,
     caches: tuple[CacheLayer, ...],
+    *,
+    states: tuple[StateLayer, ...] | None,
     family: Family | None,
 ) -> Iterator[BillLine]:
     if settings.tool not in SERVERS:
@@ -225,15 +241,19 @@ def _growth(
             note="prompts kept in host memory (--cache-ram), filled only under use",
         )
     count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
-    slot = _window_of_a_slot(window_length(spec, family), resolved, caches) if family else 0
-    if count > 0 and slot and not settings.swa_full:
+    slot = 0
+    if family and not settings.swa_full:
+        slot = _window_of_a_slot(window_length(spec, family), resolved, caches)
+    # what can't be rolled back is kept: the window, and recurrent states
+    slot += sum(4 * (layer.r_width + layer.s_width) for layer in states or ())
+    if count > 0 and slot:
         yield BillLine(
             term=Term.OVERHEAD,
             device=HOST,
             bytes=count * resolved.n_seq_max * slot,
             formula="context-checkpoints",
             basis=LineBasis.UPPER_BOUND,
-            note=f"up to {count} copies of its part of the window cache for each slot (--ctx-checkpoints)",
+            note=f"up to {count} copies of its window cache and recurrent state for each slot (--ctx-checkpoints)",
         )
 
 

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size
+from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -34,6 +36,7 @@ def compute_bytes(
     *,
     caches: tuple[CacheLayer, ...],
     placements: tuple[Placement, ...],
+    states: tuple[StateLayer, ...] = (),
     pinned: bool = True,
 ) -> dict[str, int]:
     """Bytes of the compute buffer of the host and of each device in use.
@@ -42,6 +45,7 @@ def compute_bytes(
         spec, family, settings, resolved: what is loaded, and how.
         caches: from ``kv.cache_layers``.
         placements: from ``weights.place_tensors``.
+        states: from ``recurrent.state_layers``.
         pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
 
     Raises:
@@ -49,11 +53,8 @@ def compute_bytes(
     """
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
     ids[HOST] = len(resolved.devices)
-    sizes = [0] * len(ids)
-    prompt = (resolved.n_tokens, resolved.n_outputs)
-    generation = (resolved.n_seq_max, resolved.n_seq_max)
-    # the generation graph can only be the larger one if the prompt graph is tiny
-    for tokens, outputs in (prompt, generation) if pinned and resolved.n_tokens < 4 * OFFLOAD_BATCH else (prompt,):
+
+    def schedule(tokens: int, outputs: int, *, flash_attn: bool, pins: bool) -> Scheduler:
         sketch = Sketch(
             spec,
             family,
@@ -62,25 +63,48 @@ def compute_bytes(
                 tokens=tokens,
                 outputs=outputs,
                 streams=resolved.n_stream,
-                flash_attn=resolved.flash_attn,
+                flash_attn=flash_attn,
                 windowed=any(cache.window for cache in caches),
-                pin_norms=pinned and (tokens < 32 or resolved.full_offload),
+                pin_norms=pins and (tokens < 32 or resolved.full_offload),
                 slots=resolved.n_seq_max,
+                kept=resolved.kept_states,
+                v_transposed=not resolved.flash_attn,
             ),
             placements=placements,
             backends=ids,
             layer_backends=tuple(ids[device] for device in resolved.layer_devices),
         )
-        graph = draw(sketch, caches)
+        graph = draw(sketch, caches, states)
         check_graph_size(graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements))
-        scheduler = Scheduler(
+        return Scheduler(
             graph,
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
             offloads=_offloads(resolved.devices) if settings.op_offload else None,
         )
+
+    slots = resolved.n_seq_max
+    flash_attn = resolved.flash_attn
+    if flash_attn and _may_be_refused(settings, resolved, caches):
+        # resolve_fused_ops: fused attention must run where its layer is, or none is fused
+        layers = [ids[resolved.layer_devices[cache.block]] for cache in caches]
+        flash_attn = schedule(slots, slots, flash_attn=True, pins=True).fused_attention() == layers
+    sizes = [0] * len(ids)
+    prompt, generation = (resolved.n_tokens, resolved.n_outputs), (slots, slots)
+    # the generation graph can only be the larger one if the prompt graph is tiny
+    for tokens, outputs in (prompt, generation) if pinned and resolved.n_tokens < 4 * OFFLOAD_BATCH else (prompt,):
+        scheduler = schedule(tokens, outputs, flash_attn=flash_attn, pins=pinned)
         sizes = [max(pair) for pair in zip(sizes, scheduler.reserve(_size_of(resolved.devices)), strict=True)]
     return {device: sizes[index] for device, index in ids.items() if sizes[index] or device == HOST}
+
+
+def _may_be_refused(settings: LlamaCppSettings, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> bool:
+    """Whether the engine looks first where ``-fa auto`` would run, and could find it elsewhere than its layer.
+
+    Beside a cache on a device, it always runs there.
+    """
+    given = settings.flash_attn != "auto" or is_quantised_cache(settings.type_v)
+    return not given and bool(resolved.devices) and any(cache.device == HOST for cache in caches)
 
 
 def _offloads(devices: tuple[Device, ...]) -> Callable[[Node, int], bool] | None:

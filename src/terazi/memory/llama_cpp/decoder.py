@@ -74,7 +74,9 @@ def draw_logits(sketch: Sketch, hidden: Node) -> None:
     bias = sketch.weight("output.bias")
     if bias:
         logits = g.like("add", logits, bias)
-    if sketch.family.parallel and sketch.spec.metadata.get(f"{sketch.spec.architecture}.logit_scale"):
+    if (sketch.family.parallel or sketch.family.scaled_residuals) and sketch.spec.metadata.get(
+        f"{sketch.spec.architecture}.logit_scale"
+    ):
         logits = g.like("scale", logits)
     cap = sketch.spec.metadata.get(f"{sketch.spec.architecture}.final_logit_softcapping", 0)
     if cap:
@@ -107,9 +109,13 @@ def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> N
     family = sketch.family
     if family.post_norms:
         x = sketch.norm(x, f"blk.{block}.post_attention_norm", block)
+    if family.scaled_residuals:
+        x = g.like("scale", x)
     inner = g.like("add", x, residual)
     x = sketch.norm(inner, f"blk.{block}.{family.ffn_norm}", block) if family.pre_norms else inner
     x = feed_forward(sketch, x, block)
     if family.post_norms:
         x = sketch.norm(x, f"blk.{block}.post_ffw_norm", block if family.post_norms == "pinned" else None)
+    if family.scaled_residuals:
+        x = g.like("scale", x)
     return g.like("add", inner, x) if family.residual_first else g.like("add", x, inner)

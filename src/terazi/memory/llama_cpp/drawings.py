@@ -3,11 +3,16 @@
 from terazi.memory.llama_cpp.decoder import draw_decoder
 from terazi.memory.llama_cpp.graph import Graph
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.sketch import Sketch
 
 
-def draw(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
     """The graph of *sketch*'s model, ready for the scheduler. Rare drawings are imported when they are needed."""
+    if sketch.family.recurrent:
+        from terazi.memory.llama_cpp.hybrid import draw_hybrid
+
+        return draw_hybrid(sketch, caches, states)
     if sketch.family.drawing == "gemma4":
         from terazi.memory.llama_cpp.gemma4 import draw_gemma4
 

@@ -6,6 +6,7 @@ cache arithmetic) is the same for all. An architecture without an entry gets an 
 
 from typing import NamedTuple
 
+from terazi.memory.llama_cpp.blocks import Recurrent
 from terazi.models.spec import ModelSpec
 
 
@@ -60,14 +61,17 @@ class Family(NamedTuple):
         qk_norm: queries and keys are normalised per ``head``, ``flat`` over all heads, per head once they are
             ``turned``, or not at all; not in files without the weights.
         rope: ``all`` layers turn queries and keys, or only ``windowed`` ones if there is a window, or all
-            ``but_fourth`` (every fourth goes without), or ``none``.
+            ``but_fourth`` (every fourth goes without), or ``none``; ``finetuned``: all unless the file says no.
         rope_factors: the file may carry frequency factors for RoPE.
-        scaled_embeddings: token embeddings are scaled by ``rows``, ``whole``, or not at all.
+        scaled_embeddings: token embeddings are scaled by ``rows``, ``whole`` (``early``: before anything else
+            is drawn), or not at all.
         scaled_queries: queries are scaled before attention.
         residual_first: the last sum of a block names the residual first.
         select_last: outputs are picked after the last block instead of inside it.
         tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
             the file gives the metadata key named here.
+        scaled_residuals: what is added to the residual is scaled, and so are the logits if the file says how.
+        recurrent: blocks with a recurrent state, if any.
         sectioned: the file may cut rotary embeddings into sections for images (or does ``always``); then a token
             has four places.
         deep_inputs: embeddings of images may have parts for several layers.
@@ -94,6 +98,8 @@ class Family(NamedTuple):
     residual_first: bool = False
     select_last: bool = False
     tempered: str | None = None
+    scaled_residuals: bool = False
+    recurrent: Recurrent | None = None
     sectioned: bool | str = False
     deep_inputs: bool = False
     latent: bool = False
@@ -185,6 +191,84 @@ FAMILIES = (
         architectures=frozenset({"minimax-m2"}),
         qk_norm="flat",
         experts=Experts(gating="sigmoid"),
+    ),
+    Family(
+        name="granite",
+        architectures=frozenset({"granite", "granitemoe"}),
+        rope="finetuned",
+        rope_factors=True,
+        scaled_embeddings="early",
+        scaled_residuals=True,
+    ),
+    Family(
+        name="minicpm",
+        architectures=frozenset({"minicpm"}),
+        rope_factors=True,
+        scaled_embeddings="early",
+        scaled_residuals=True,
+    ),
+    Family(
+        name="mamba", architectures=frozenset({"mamba"}), recurrent=Recurrent("mamba", layers="all", ffn_norm=None)
+    ),
+    Family(
+        name="mamba2",
+        architectures=frozenset({"mamba2"}),
+        recurrent=Recurrent("mamba2", layers="all", ffn_norm=None),
+    ),
+    Family(
+        name="jamba",
+        architectures=frozenset({"jamba"}),
+        experts=Experts(normalised=False),
+        rope="none",
+        residual_first=True,
+        recurrent=Recurrent("mamba"),
+    ),
+    Family(
+        name="lfm2",
+        architectures=frozenset({"lfm2", "lfm2moe"}),
+        experts=Experts(gating="sigmoid"),
+        # all that attend, if the file names a window
+        window=SlidingWindow(period=0),
+        qk_norm="head",
+        residual_first=True,
+        recurrent=Recurrent("short_convolution", output_norm="token_embd_norm"),
+    ),
+    Family(
+        name="granite-hybrid",
+        architectures=frozenset({"granitehybrid"}),
+        rope="finetuned",
+        rope_factors=True,
+        scaled_embeddings="early",
+        scaled_residuals=True,
+        recurrent=Recurrent("mamba2"),
+    ),
+    Family(
+        name="falcon-h1", architectures=frozenset({"falcon-h1"}), recurrent=Recurrent("mamba2", layers="beside")
+    ),
+    Family(
+        name="nemotron-h",
+        architectures=frozenset({"nemotron_h", "nemotron_h_moe"}),
+        experts=Experts(gating="sigmoid"),
+        rope="none",
+        recurrent=Recurrent("mamba2", layers="without_kv_and_ff", ffn_norm=None, select_after_norm=True),
+    ),
+    Family(
+        name="qwen3-next",
+        architectures=frozenset({"qwen3next"}),
+        recurrent=Recurrent(
+            "delta_net",
+            layers="spaced",
+            ffn_norm="post_attention_norm",
+            select_after_norm=True,
+            repeats_heads=True,
+        ),
+    ),
+    Family(
+        name="qwen3.5",
+        architectures=frozenset({"qwen35", "qwen35moe"}),
+        recurrent=Recurrent(
+            "delta_net", layers="spaced", ffn_norm="post_attention_norm", select_after_norm=True, positions=4
+        ),
     ),
     Family(
         name="deepseek2",
@@ -362,15 +446,10 @@ _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.archi
 
 def family_of(spec: ModelSpec) -> Family | None:
     """The family that *spec* follows, or None if its rules aren't known here (as with blocks without attention)."""
-    if 0 in spec.head_count_kv:
+    family = _BY_ARCHITECTURE.get(spec.architecture)
+    if family and family.recurrent is None and 0 in spec.head_count_kv:
         return None
-    return _BY_ARCHITECTURE.get(spec.architecture)
-
-
-def trunk_length(spec: ModelSpec) -> int:
-    """Blocks that are loaded and run; those behind them guess tokens ahead (``llama_hparams::n_layer``)."""
-    drafts = spec.metadata.get(f"{spec.architecture}.nextn_predict_layers", 0)
-    return spec.block_count - (drafts if isinstance(drafts, int) else 0)
+    return family
 
 
 def is_causal(spec: ModelSpec) -> bool:

@@ -16,15 +16,18 @@ def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
     if not sketch.weight(f"{name}.ffn_gate_inp.weight"):
         return dense(sketch, x, name)
     mixed = experts(sketch, x, name)
+    widen = sketch.weight(f"{name}.ffn_latent_up.weight")
+    if widen:
+        mixed = g.mul_mat(widen, mixed)
     if sketch.weight(f"{name}.ffn_up_shexp.weight"):
         shared = dense(sketch, x, name, "_shexp")
         gate = sketch.weight(f"{name}.ffn_gate_inp_shexp.weight")
         if gate:
             raw = g.mul_mat(gate, x)
             factor = g.like("unary", raw)
-            shared = g.like(
-                "mul", shared, g.like("div", factor, raw) if sketch.family.experts.divided_gate else factor
-            )
+            if sketch.family.experts.divided_gate:
+                factor = g.like("div", factor, raw)
+            shared = g.like("mul", shared, factor)
         return g.like("add", mixed, shared)
     return mixed
 
@@ -48,6 +51,9 @@ def experts(sketch: Sketch, x: Node, name: str, logits: Node | None = None) -> N
     family, used = sketch.family.experts, sketch.spec.expert_used_count
     weights, chosen = _gate(sketch, x, name, logits)
     sketch.graph.expand(weights)
+    narrow = sketch.weight(f"{name}.ffn_latent_down.weight")
+    if narrow:
+        x = g.mul_mat(narrow, x)
     x = g.reshape(x, x.ne[0], 1, x.ne[1])
     if family.weigh_input:
         repeated = Node("repeat", x.kind, (x.ne[0], used, x.ne[2], 1), (x,))

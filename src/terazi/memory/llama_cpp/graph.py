@@ -103,6 +103,8 @@ class Node:
         """``ggml_nbytes``: from the first to the last byte, gaps of a strided view included."""
         block, size = self.kind
         (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = self.ne, self.nb
+        if 0 in self.ne:
+            return 0
         rest = (ne1 - 1) * nb1 + (ne2 - 1) * nb2 + (ne3 - 1) * nb3
         return size + (ne0 - 1) * nb0 + rest if block == 1 else ne0 * nb0 // block + rest
 
@@ -221,6 +223,28 @@ def half(x: Node) -> Node:
     result = Node("cpy", F16, x.ne, (x,))
     result.srcs = (x, result)
     return result
+
+
+def copy(source: Node, target: Node) -> Node:
+    """``ggml_cpy``: a view of *target*, whatever its shape."""
+    return Node("cpy", target.kind, target.ne, (source, target), nb=target.nb, view=target)
+
+
+def state_convolution(x: Node, kernel: Node) -> Node:
+    """``ggml_ssm_conv``: *x* holds as many earlier columns as the *kernel* is long, less one."""
+    return Node("ssm_conv", F32, (kernel.ne[1], x.ne[0] - kernel.ne[0] + 1, x.ne[2], 1), (x, kernel))
+
+
+def state_scan(kept: int, state: Node, x: Node, *more: Node) -> Node:
+    """``ggml_ssm_scan``: outputs and behind them *kept* states a slot, in one row; the last source is the slots."""
+    size = x.elements + kept * state.ne[0] * state.ne[1] * state.ne[2] * more[-1].ne[0]
+    return Node("ssm_scan", F32, (size, 1, 1, 1), (state, x, *more))
+
+
+def gated_delta_net(kept: int, *srcs: Node) -> Node:
+    """``ggml_gated_delta_net`` of queries, keys, values, decay, beta and state: the outputs, then *kept* states."""
+    width, heads, tokens, slots = srcs[2].ne
+    return Node("gated_delta_net", F32, (width * heads, (tokens + kept * width) * slots, 1, 1), srcs)
 
 
 def flash_attention(q: Node, k: Node, v: Node, *more: Node) -> Node:

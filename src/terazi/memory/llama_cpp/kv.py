@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.blocks import attention_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import allocation_bytes
 from terazi.memory.llama_cpp.families import (
     WITHOUT_CACHE,
@@ -16,7 +17,6 @@ from terazi.memory.llama_cpp.families import (
     head_widths,
     index_width,
     stores_latent,
-    trunk_length,
     window_layers,
     window_length,
 )
@@ -77,10 +77,11 @@ def cache_layers(
     common_v = 0 if latent or resolved.flash_attn else widest_v(spec, windows)
     owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
+    attends = attention_blocks(spec, family.recurrent if family else None)
     layers: list[CacheLayer] = []
     for block in range(trunk_length(spec) if family else spec.block_count):
         heads = spec.head_count_kv[block]
-        if heads == 0:
+        if heads == 0 or not attends[block]:
             continue
         if block >= owners:
             # the last two blocks with a cache are one of each kind (``layer_reuse_cb`` of ``create_memory``)

@@ -24,6 +24,8 @@ MAX_SEQUENCES = 256
 SERVERS = frozenset({"llama-server", "llama-cli"})
 #: Slots of a llama-server that is not told how many.
 SERVER_SLOTS = 4
+#: ``llm_arch_supports_rs_rollback``: recurrent states can go back by a few tokens.
+_ROLLS_BACK = frozenset({"qwen35", "qwen35moe", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"})
 
 
 class Resolved(NamedTuple):
@@ -38,6 +40,7 @@ class Resolved(NamedTuple):
         layer_devices: device id (or ``bill.HOST``) of each block; the last entry is the output layer.
         full_offload: every layer and the output are to be offloaded, if devices are there.
         pipeline: four copies of each graph input are kept (several devices, all layers offloaded).
+        kept_states: recurrent states a slot: the last, and those that a rejected draft goes back to.
     """
 
     n_ctx: int
@@ -53,6 +56,7 @@ class Resolved(NamedTuple):
     layer_devices: tuple[str, ...]
     full_offload: bool
     pipeline: bool
+    kept_states: int = 1
 
     @property
     def unified(self) -> bool:
@@ -108,6 +112,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         layer_devices=assign_layers(settings, chosen, spec.block_count),
         full_offload=full,
         pipeline=len(chosen) > 1 and full and _allows_pipeline(settings),
+        kept_states=1 + (settings.draft_tokens if settings.draft_mtp and spec.architecture in _ROLLS_BACK else 0),
     )
 
 
@@ -190,5 +195,6 @@ def _wanted_context(spec: ModelSpec, settings: LlamaCppSettings, streams: int) -
 
 def _outputs(settings: LlamaCppSettings, slots: int, n_batch_asked: int, n_batch: int) -> int:
     if settings.tool in SERVERS and not settings.embedding:
-        return max(1, min(n_batch_asked, slots))
+        drafted = settings.draft_tokens if settings.draft_mtp else 0
+        return max(1, min(n_batch_asked, slots * (1 + drafted)))
     return n_batch

@@ -51,6 +51,11 @@ class Scheduler:
         nodes, leaves = list(self._order(splits)), list(self._leaf_order(splits, graph_inputs))
         return Allocator(self._cpu + 1, size_of).run(nodes, leaves)
 
+    def fused_attention(self) -> list[int]:
+        """The backends that run flash attention, in the order of the blocks."""
+        self._assign()
+        return [self._backend(node) for node in self._graph.nodes if node.op == "flash_attn"]
+
     # passes 1 to 4: a backend for every node
 
     def _assign(self) -> None:

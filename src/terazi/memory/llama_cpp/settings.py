@@ -37,6 +37,8 @@ class LlamaCppSettings:
         ctx_checkpoints: ``--ctx-checkpoints``; None is the engine's default.
         embedding: ``--embedding``.
         fit: False with ``--fit off``.
+        draft_mtp: ``--spec-type draft-mtp``: the model's own draft head (its NextN blocks) is loaded.
+        draft_tokens: ``--spec-draft-n-max``, the tokens that it drafts at once.
     """
 
     tool: str = "llama-server"
@@ -68,3 +70,5 @@ class LlamaCppSettings:
     ctx_checkpoints: int | None = None
     embedding: bool = False
     fit: bool = True
+    draft_mtp: bool = False
+    draft_tokens: int = 3

@@ -27,6 +27,8 @@ class Batch(NamedTuple):
         windowed: whether there is a window cache beside the full one.
         pin_norms: whether norms are pinned to the device of their layer.
         slots: sequences.
+        kept: recurrent states a slot, the last and those to go back to.
+        v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
     """
 
     tokens: int
@@ -36,6 +38,8 @@ class Batch(NamedTuple):
     windowed: bool
     pin_norms: bool
     slots: int = 1
+    kept: int = 1
+    v_transposed: bool = False
 
 
 class Sketch:
@@ -138,6 +142,8 @@ class Sketch:
             x = g.view(x, (width, tokens), (x.nb[1],))
         if self.family.scaled_embeddings == "rows":
             x = g.like("mul", x, self.input(g.F32, 1, tokens))
+        elif self.family.scaled_embeddings == "early":
+            x = g.like("scale", x)
         self.graph.expand(x)
         if self.family.scaled_embeddings == "whole":
             x = g.like("scale", x)
@@ -148,7 +154,8 @@ class Sketch:
 
         It is the family's, or of another *kind*.
         """
-        weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
+        # Falcon-H1 names one norm without the suffix
+        weight, bias = self.weight(f"{name}.weight") or self.weight(name), self.weight(f"{name}.bias")
         x = g.like(kind or self.family.norm, x)
         if (weight or bias) and layer is not None and self.batch.pin_norms:
             x.backend = self.layer_backends[layer]

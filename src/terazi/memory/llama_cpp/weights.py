@@ -13,8 +13,8 @@ from typing import NamedTuple
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.blocks import loaded_blocks
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
-from terazi.memory.llama_cpp.families import trunk_length
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -42,11 +42,7 @@ _NO_OUTPUT = frozenset(
         "nomic-bert-moe",
     }
 )
-#: These leave out the blocks that guess tokens ahead, unless they are asked for (``TENSOR_SKIP``).
-_SKIPS_DRAFTS = frozenset(
-    {"bailingmoe2", "deepseek2", "deepseek32", "exaone-moe", "exaone4", "glm-dsa", "glm4", "glm4moe", "mimo2"}
-)
-#: These forget to leave out one small tensor of such a block.
+#: These forget to leave out one small tensor of the blocks that guess tokens ahead.
 _KEEPS_BIAS = frozenset({"deepseek32", "glm-dsa"})
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
@@ -87,7 +83,7 @@ def place_tensors(
     chooser = _Chooser(settings, resolved, isa)
     placements: dict[tuple[str, str, BufferKind], Placement] = {}
     twice = []
-    loaded = trunk_length(spec) if spec.architecture in _SKIPS_DRAFTS else spec.block_count
+    loaded = spec.block_count if settings.draft_mtp else loaded_blocks(spec)
     for tensor in spec.tensors:
         kept = spec.architecture in _KEEPS_BIAS and tensor.name.endswith(".exp_probs_b.bias")
         if tensor.block is not None and tensor.block >= loaded and not kept:

@@ -7,9 +7,14 @@ import pytest
 
 import bill_cases
 from terazi.engines.llama_cpp.commands import parse_command
-from terazi.memory.bill import Bill, LineBasis
+from terazi.memory.bill import HOST, Bill, LineBasis
 from terazi.memory.llama_cpp.bill import weigh
+from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.kv import cache_layers
+from terazi.memory.llama_cpp.resolve import resolve
+from terazi.memory.llama_cpp.weights import place_tensors
+from terazi.units import MIB
 
 MODELS = bill_cases.load(Path(__file__).parents[3] / "golden" / "bill_cases.json")
 KNOWN = [name for name, model in MODELS.items() if family_of(model.spec)]
@@ -35,6 +40,25 @@ def test_known_family_is_exact_to_the_byte(name: str) -> None:
             assert held == expected, (case.name, device)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_bounds_hold_and_stay_near(name: str) -> None:
+    """As if no family were known: no measured buffer is larger than its bound, and bounds aren't absurd."""
+    model = MODELS[name]
+    factors = []
+    for case in model.cases:
+        settings = replace(parse_command(case.command).settings, mmap=False)
+        resolved = resolve(model.spec, settings, bill_cases.stand_ins(case.devices))
+        caches = cache_layers(model.spec, None, settings, resolved)
+        placements = place_tensors(model.spec, settings, resolved, model.isa)
+        bounds = compute_bound_bytes(model.spec, settings, resolved, caches, placements)
+        for device, (_, _, compute) in case.expected.items():
+            assert bounds.get(device, 0) >= compute, (case.name, device)
+            if compute:
+                factors.append(bounds[device] / compute)
+    # an encoder keeps nothing and has no logits, which is a rule of its own
+    assert sorted(factors)[len(factors) // 2] < (6 if model.spec.architecture != "bert" else 40)
+
+
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_unknown_family_is_a_labelled_upper_bound(name: str) -> None:
     model = MODELS[name]
@@ -53,6 +77,7 @@ def test_unknown_family_is_a_labelled_upper_bound(name: str) -> None:
 def test_the_families_of_this_delivery_are_among_the_measured() -> None:
     covered = {MODELS[name].spec.architecture for name in KNOWN}
     assert {"llama", "gemma3"} <= covered
+    assert {"mamba2", "lfm2", "granitehybrid", "falcon-h1", "nemotron_h", "qwen3next", "qwen35"} <= covered
 
 
 def test_checkpoints_of_a_window_model_are_a_ceiling_beside_the_bill() -> None:
@@ -61,3 +86,27 @@ def test_checkpoints_of_a_window_model_are_a_ceiling_beside_the_bill() -> None:
     growth = {line.formula: line.bytes for line in weigh(model.spec, settings, (), model.isa).growth}
     # 52 of 62 layers keep 1024 cells of window and 512 of micro-batch: K and V of 16 heads of 128, half precision
     assert growth["context-checkpoints"] == 3 * 4 * 52 * 2 * 1536 * 16 * 128 * 2
+
+
+def test_recurrent_state_knows_no_context() -> None:
+    """Mamba-Codestral: 263.5 MiB a slot, whatever ``-c`` says (the engine's log)."""
+    model = MODELS["mamba-codestral-7b"]
+    for command, slots in (("-c 4096", 4), ("-c 262144", 4), ("-c 4096 -np 1", 1)):
+        settings = parse_command(["llama-server", *command.split()]).settings
+        bill = weigh(model.spec, settings, (), model.isa)
+        assert bill.on(HOST).kv_bytes == 0
+        assert bill.on(HOST).state_bytes == slots * 263.5 * MIB
+        growth = {line.formula: line.bytes for line in bill.growth}
+        assert growth["context-checkpoints"] == 32 * slots * 263.5 * MIB
+
+
+def test_draft_head_multiplies_the_states_it_can_go_back_to() -> None:
+    model = MODELS["qwen3.5-27b"]
+    plain, drafting = (
+        weigh(model.spec, parse_command(["llama-server", "-c", "4096", "-np", "1", *words]).settings, (), model.isa)
+        for words in ((), ("--spec-type", "draft-mtp"))
+    )
+    assert plain.on(HOST).state_bytes == 149.625 * MIB
+    assert drafting.on(HOST).state_bytes == 4 * plain.on(HOST).state_bytes
+    assert plain.exact
+    assert not drafting.exact

@@ -1,0 +1,87 @@
+"""Which blocks of a model keep a cache of K and V, which a recurrent state, and which are drafts beside the model.
+
+Sources, b11434: ``src/llama-model.cpp:create_memory`` (filters), ``load_arch_hparams`` of each family in
+``src/models/`` (``is_recr_impl``).
+"""
+
+from typing import NamedTuple
+
+from terazi.models.spec import ModelSpec
+
+
+class Recurrent(NamedTuple):
+    """Blocks that carry a state from token to token instead of, or beside, a cache of all tokens.
+
+    Args:
+        mixer: what such a block is: ``mamba``, ``mamba2``, ``short_convolution`` or ``delta_net``.
+        layers: which blocks: ``all``; those ``without_kv`` heads; those ``without_kv_and_ff``, where a block is
+            either that, attention or feed-forward; ``spaced``, all but every fourth (or as the file says); or all
+            ``beside`` their attention.
+        ffn_norm: name of the norm before the feed-forward half; None if blocks have none.
+        output_norm: name of the last norm.
+        select_after_norm: outputs are picked after the last norm instead of inside the last block.
+        positions: numbers that say where a token stands.
+        repeats_heads: the first file of a kind: heads of queries and keys are repeated before a delta net.
+    """
+
+    mixer: str
+    layers: str = "without_kv"
+    ffn_norm: str | None = "ffn_norm"
+    output_norm: str = "output_norm"
+    select_after_norm: bool = False
+    positions: int = 1
+    repeats_heads: bool = False
+
+
+#: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for.
+_DRAFTS = """
+    bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4
+    glm4moe glm5-next hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
+"""
+_DRAFTING = frozenset(_DRAFTS.split())
+
+
+def trunk_length(spec: ModelSpec) -> int:
+    """Blocks that run; those behind them guess tokens ahead (``llama_hparams::n_layer``)."""
+    drafts = spec.metadata.get(f"{spec.architecture}.nextn_predict_layers", 0)
+    return spec.block_count - (drafts if isinstance(drafts, int) else 0)
+
+
+def loaded_blocks(spec: ModelSpec) -> int:
+    """Blocks that are loaded where nobody asks for guesses (``TENSOR_SKIP``)."""
+    return trunk_length(spec) if spec.architecture in _DRAFTING else spec.block_count
+
+
+def recurrent_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool, ...]:
+    """For each block: does it keep a recurrent state? (``is_recr_impl`` and the filters of ``create_memory``)"""
+    if recurrent is None:
+        return (False,) * spec.block_count
+    trunk = trunk_length(spec)
+    return tuple(flag and block < trunk for block, flag in enumerate(_recurs(spec, recurrent.layers)))
+
+
+def _recurs(spec: ModelSpec, layers: str) -> tuple[bool, ...]:
+    if layers in {"all", "beside"}:
+        return (True,) * spec.block_count
+    if layers == "spaced":
+        flags = spec.metadata.get(f"{spec.architecture}.attention.recurrent_layers")
+        if isinstance(flags, tuple) and len(flags) >= spec.block_count:
+            return tuple(bool(flag) for flag in flags[: spec.block_count])
+        interval = spec.metadata.get(f"{spec.architecture}.full_attention_interval", 4)
+        period = interval if isinstance(interval, int) and interval > 0 else 4
+        return tuple((block + 1) % period != 0 for block in range(spec.block_count))
+    return tuple(
+        heads == 0 and (layers != "without_kv_and_ff" or width == 0)
+        for heads, width in zip(spec.head_count_kv, spec.feed_forward_length, strict=True)
+    )
+
+
+def attention_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool, ...]:
+    """For each block: may it keep K and V? (It does if it has heads for them.)"""
+    trunk = trunk_length(spec)
+    flags: tuple[bool, ...] = (True,) * spec.block_count
+    if recurrent and recurrent.layers == "without_kv_and_ff":
+        flags = tuple(width == 0 for width in spec.feed_forward_length)
+    elif recurrent and recurrent.layers != "beside":
+        flags = tuple(not recurs for recurs in recurrent_blocks(spec, recurrent))
+    return tuple(flag and block < trunk for block, flag in enumerate(flags))

@@ -1,0 +1,118 @@
+"""Qwen's linear attention (gated delta net) in the graph, and the gated attention of the blocks between.
+
+Sources, b11434: ``src/models/qwen35.cpp`` and ``qwen3next.cpp`` (``build_layer_attn_linear``,
+``build_layer_attn``), ``src/models/delta-net-base.cpp`` (the fused form, which this build always takes).
+"""
+
+from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.attention import CacheInputs, Position, look_back
+from terazi.memory.llama_cpp.graph import Node
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.recurrent import Scan, scan_of
+from terazi.memory.llama_cpp.sketch import Sketch
+from terazi.memory.llama_cpp.state import States, load, store, store_scanned, store_tail
+
+
+def delta_net(sketch: Sketch, x: Node, block: int, states: States) -> Node:
+    """The recurrent block, from the normalised input to the output projection."""
+    name, scan, slots = f"blk.{block}", scan_of(sketch.spec), sketch.batch.slots
+    tokens, width = sketch.batch.tokens // slots, scan.inner // scan.heads
+    mixed, z = _project(sketch, x, name, scan)
+    beta, gate = _gates(sketch, x, name, scan)
+
+    kept = sketch.batch.kept
+    past = load(sketch, states.convolved, states.inputs)
+    past = g.reshape(past, scan.kernel - 1, scan.channels, slots)
+    joined = g.concat(past, g.transpose(mixed), 0)
+    store_tail(sketch, joined, states, kept)
+    carried = g.reshape(load(sketch, states.carried, states.inputs), width, width, scan.heads, slots)
+    mixed = g.like("unary", g.state_convolution(joined, sketch.need(f"{name}.ssm_conv1d.weight")))
+
+    row = 4 * (2 * scan.state * scan.groups + scan.inner)
+    q, k = (
+        g.view(mixed, (scan.state, scan.groups, tokens, slots), (4 * scan.state, row, row * tokens)) for _ in "qk"
+    )
+    v = g.view(mixed, (width, scan.heads, tokens, slots), (4 * width, row, row * tokens))
+    q, k = (g.like("scale", g.like("rms_norm", part)) for part in (q, k))
+    if sketch.family.recurrent and sketch.family.recurrent.repeats_heads and scan.heads != scan.groups:
+        q, k = (_repeat(part, scan, tokens, slots) for part in (q, k))
+    result = g.gated_delta_net(kept, q, k, v, gate, beta, carried)
+    line = 4 * width
+    y = g.view(
+        result,
+        (width, scan.heads, tokens, slots),
+        (line, line * scan.heads, line * scan.heads * tokens),
+    )
+    if kept > 1:
+        store_scanned(sketch, result, states, min(tokens, kept))
+    else:
+        new = g.view(result, (width, width, scan.heads, slots), (line, line * width, line * width * scan.heads))
+        store(sketch, new, g.view(states.carried, (states.carried.ne[0], slots), states.carried.nb[1:2]))
+
+    z = g.reshape(z, width, scan.heads, tokens, slots)
+    y = g.like("mul", sketch.norm(y, f"{name}.ssm_norm", block), g.like("unary", z))
+    y = sketch.linear(g.reshape(y, width * scan.heads, tokens, slots), f"{name}.ssm_out")
+    return g.reshape(y, sketch.spec.embedding_length, tokens * slots)
+
+
+def _project(sketch: Sketch, x: Node, name: str, scan: Scan) -> tuple[Node, Node]:
+    """What is convolved (queries, keys and values in one), and the output's gate."""
+    slots = sketch.batch.slots
+    tokens = sketch.batch.tokens // slots
+    if sketch.weight(f"{name}.attn_qkv.weight"):
+        mixed = sketch.linear(x, f"{name}.attn_qkv")
+        return g.reshape(mixed, mixed.ne[0], tokens, slots), sketch.linear(x, f"{name}.attn_gate")
+    # early files of Qwen3-Next keep all four in one matrix, group by group
+    width, share = scan.inner // scan.heads, scan.heads // scan.groups
+    joined = sketch.linear(x, f"{name}.ssm_in")
+    joined = g.reshape(joined, 2 * (scan.state + width * share), scan.groups, tokens, slots)
+    sizes = (scan.state, scan.state, width * share, width * share)
+    q, k, v, z = (g.view(joined, (size, scan.groups, tokens, slots), joined.nb[1:4]) for size in sizes)
+    z = g.contiguous(z)
+    q, k, v = (g.contiguous(part, part.ne[0] * scan.groups, tokens, slots) for part in (q, k, v))
+    return g.concat(g.concat(q, k, 0), v, 0), z
+
+
+def _gates(sketch: Sketch, x: Node, name: str, scan: Scan) -> tuple[Node, Node]:
+    """How much each token writes (beta), and how much of the state it keeps."""
+    slots = sketch.batch.slots
+    tokens = sketch.batch.tokens // slots
+    if sketch.weight(f"{name}.ssm_ba.weight"):
+        share = scan.heads // scan.groups
+        joined = g.reshape(sketch.linear(x, f"{name}.ssm_ba"), 2 * share, scan.groups, tokens, slots)
+        beta, alpha = (g.view(joined, (share, scan.groups, tokens, slots), joined.nb[1:4]) for _ in range(2))
+        beta = g.like("unary", g.contiguous(beta))
+        alpha = g.contiguous(alpha, scan.heads, tokens, slots)
+        beta = g.reshape(beta, 1, scan.heads, tokens, slots)
+    else:
+        beta = g.reshape(sketch.linear(x, f"{name}.ssm_beta"), 1, scan.heads, tokens, slots)
+        beta = g.like("unary", beta)
+        alpha = g.reshape(sketch.linear(x, f"{name}.ssm_alpha"), scan.heads, tokens, slots)
+    alpha = g.like("unary", g.like("add", alpha, sketch.need(f"{name}.ssm_dt.bias")))
+    gate = g.like("mul", alpha, sketch.need(f"{name}.ssm_a"))
+    return beta, g.reshape(gate, 1, scan.heads, tokens, slots)
+
+
+def _repeat(x: Node, scan: Scan, tokens: int, slots: int) -> Node:
+    """Each query and key head as often as there are value heads for it."""
+    share = scan.heads // scan.groups
+    x = g.reshape(x, scan.state, 1, scan.groups, tokens * slots)
+    x = Node("repeat", x.kind, (scan.state, share, scan.groups, tokens * slots), (x,))
+    return g.reshape(x, scan.state, scan.heads, tokens, slots)
+
+
+def attend_gated(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs) -> Node:
+    """Full attention whose query matrix also gives a gate for the output."""
+    spec, name, tokens = sketch.spec, f"blk.{cache.block}", sketch.batch.tokens
+    heads, kv_heads, width = spec.head_count[cache.block], spec.head_count_kv[cache.block], spec.key_length
+    joined, k, v = (sketch.linear(x, f"{name}.attn_{part}") for part in "qkv")
+    nb = (8 * width, 8 * width * heads)
+    if sketch.family.recurrent and sketch.family.recurrent.repeats_heads:
+        joined = g.reshape(joined, 2 * width, heads, tokens)
+    q = g.view(joined, (width, heads, tokens), nb)
+    gate = g.contiguous(g.view(joined, (width, heads, tokens), nb), width * heads, tokens)
+    k, v = (g.reshape(part, width, kv_heads, tokens) for part in (k, v))
+    q = g.like("rope", sketch.norm(q, f"{name}.attn_q_norm", cache.block), position.place)
+    k = g.like("rope", sketch.norm(k, f"{name}.attn_k_norm", cache.block), position.place)
+    x = look_back(sketch, (q, k, v), cache, inputs)
+    return sketch.linear(g.like("mul", x, g.like("unary", gate)), f"{name}.attn_output")
