@@ -13,7 +13,7 @@ from typing import NamedTuple
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.bill import weigh
-from terazi.memory.llama_cpp.blocks import trunk_length
+from terazi.memory.llama_cpp.blocks import recurrent_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.families import family_of, window_layers
 from terazi.memory.llama_cpp.kv import cache_layers
@@ -124,11 +124,16 @@ def _short_twin(spec: ModelSpec) -> ModelSpec:
     if family is None or family.own_kv is not None or trunk_length(spec) != spec.block_count:
         # its bound may grow with the layers; which blocks share a cache or only guess ahead counts from the last
         return spec
-    if family.recurrent:
-        return spec  # which blocks attend need not be periodic
-    windows = window_layers(spec, family)
-    period = windows.index(False) + 1 if True in windows and False in windows else 2
-    blocks = min(spec.block_count, _TRIAL_DEVICES * max(2, period))
+    kinds = list(
+        zip(
+            window_layers(spec, family),
+            recurrent_blocks(spec, family.recurrent),
+            (heads > 0 for heads in spec.head_count_kv),
+            (width > 0 for width in spec.feed_forward_length),
+            strict=True,
+        )
+    )
+    blocks = min(spec.block_count, _TRIAL_DEVICES * max(2, _period(kinds)))
     if blocks == spec.block_count:
         return spec
     return replace(
@@ -139,6 +144,14 @@ def _short_twin(spec: ModelSpec) -> ModelSpec:
         feed_forward_length=spec.feed_forward_length[:blocks],
         tensors=tuple(t for t in spec.tensors if t.block is None or t.block < blocks),
     )
+
+
+def _period(kinds: Sequence[tuple[bool, ...]]) -> int:
+    """After how many blocks their kinds repeat; the number of blocks if they don't."""
+    for period in range(1, len(kinds)):
+        if all(kind == kinds[index % period] for index, kind in enumerate(kinds)):
+            return period
+    return len(kinds)
 
 
 def _beside_layers(
