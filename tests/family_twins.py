@@ -381,6 +381,31 @@ TWINS: dict[str, Twin] = {
         blocks=11,
     ),
     "minicpm": Twin({".residual_scale": 0.25, ".embedding_scale": 12.0, ".logit_scale": 0.5}, has_output=False),
+    "mistral4": Twin(
+        {
+            **{key: value for key, value in SPARSE_KEYS.items() if ".indexer." not in key},
+            ".attention.temperature_scale": 0.1,
+            ".attention.temperature_length": 8192,
+        },
+        lambda block: {name: shape for name, shape in sparse_block(block).items() if "indexer" not in name},
+    ),
+    "qwen": Twin(
+        {".attention.head_count_kv": HEADS, ".feed_forward_length": 2 * INNER},
+        lambda _: {**JOINED, "attn_qkv.weight": (WIDTH, 3 * WIDTH), "attn_qkv.bias": (3 * WIDTH,)},
+    ),
+    "starcoder": Twin(
+        EPSILON,
+        lambda _: {
+            **NORM_BIASES,
+            **UNGATED,
+            **UNGATED_BIASES,
+            **JOINED,
+            "attn_qkv.bias": (WIDTH + 2 * KV_HEADS * HEAD,),
+            "attn_output.bias": (WIDTH,),
+        },
+        {**OUTPUT_BIAS, "position_embd.weight": (WIDTH, 32768)},
+    ),
+    "hunyuan_vl": Twin({".rope.dimension_sections": [16, 16, 16, 16]}, lambda _: HEAD_NORMS),
     "xverse": Twin(),
     "apertus": Twin(
         {f"xielu.{name}": [0.5] * BLOCKS for name in ("alpha_p", "alpha_n", "beta", "eps")},
@@ -475,6 +500,21 @@ TWINS: dict[str, Twin] = {
             "cls.output.weight": (WIDTH, 1),
             "cls.output.bias": (1,),
         },
+        has_output=False,
+    ),
+    "jina-bert-v2": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 1},
+        lambda block: (
+            {**ENCODER, "ffn_down.bias": (WIDTH,), "attn_output.bias": (WIDTH,)}
+            | ({"attn_norm_2.weight": (WIDTH,), "attn_norm_2.bias": (WIDTH,)} if block % 2 else FUSED)
+        ),
+        ENCODER_HEAD,
+        has_output=False,
+    ),
+    "jina-bert-v3": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 1},
+        lambda _: {**ENCODER, **UNGATED, **UNGATED_BIASES, **GATED_JOINED, "attn_qkv.bias": (3 * WIDTH,)},
+        ENCODER_HEAD,
         has_output=False,
     ),
     "modern-bert": Twin(

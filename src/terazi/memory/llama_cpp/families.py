@@ -272,7 +272,7 @@ FAMILIES = (
     ),
     Family(
         name="deepseek2",
-        architectures=frozenset({"deepseek2"}),
+        architectures=frozenset({"deepseek2", "mistral4"}),
         latent=True,
         experts=Experts(normalised=False, by_file=True),
         tempered="attention.temperature_scale",
