@@ -1,9 +1,13 @@
 """Options that several commands share: the workload and the pinned engine settings."""
 
 import argparse
+from typing import Final
 
 from terazi.errors import UsageError
 from terazi.memory.workload import Workload
+
+#: llama.cpp keeps its counts in 32 bits.
+_LARGEST: Final = 2**31 - 1
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +24,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine settings (chosen when not given)")
     group.add_argument("--engine", choices=["llama.cpp"], help="which engine")
     group.add_argument("--kv-type", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0 …")
-    group.add_argument("--gpu-layers", type=_natural, metavar="N", help="layers to put on accelerators")
+    group.add_argument("--gpu-layers", type=natural, metavar="N", help="layers to put on accelerators")
     group.add_argument("--tensor-split", metavar="A,B,…", help="shares of the accelerators")
     group.add_argument("--split-mode", choices=["none", "layer"], help="how to use several accelerators")
     group.add_argument("--batch", type=_positive, metavar="N", help="tokens of one logical batch")
@@ -28,7 +32,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--flash-attention", choices=["on", "off", "auto"], help="the fused attention kernel")
     group.add_argument("--swa-full", action="store_true", default=None, help="full-length sliding-window cache")
     group.add_argument("--no-kv-offload", action="store_true", default=None, help="keep the KV cache in RAM")
-    group.add_argument("--cache-ram", type=int, metavar="MIB", help="host memory for reusable prompts")
+    group.add_argument(
+        "--cache-ram", type=_size_mib, metavar="MIB", help="host memory for reusable prompts; -1 is no limit"
+    )
 
 
 def workload(args: argparse.Namespace) -> Workload:
@@ -65,7 +71,7 @@ def _shares(text: str) -> tuple[float, ...]:
         shares = tuple(float(part) for part in text.replace("/", ",").split(","))
     except ValueError:
         shares = ()
-    if not shares or any(share < 0 for share in shares) or sum(shares) <= 0:
+    if not all(0 <= share < float("inf") for share in shares) or not sum(shares) > 0:  # a NaN is in no range
         raise UsageError(
             f"--tensor-split {text!r} is not a list of shares",
             hint="give one number per accelerator, e.g. --tensor-split 2,1",
@@ -73,15 +79,29 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
+def port(text: str) -> int:
+    """A port number, for argparse; 0 asks for a free one."""
+    return _whole(text, 0, 65535)
+
+
+def natural(text: str) -> int:
+    """A count that may be none, for argparse."""
+    return _whole(text, 0, _LARGEST)
+
+
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+    return _whole(text, 1, _LARGEST)
 
 
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
+def _size_mib(text: str) -> int:
+    return _whole(text, -1, _LARGEST)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from error
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"must be from {least} to {most}")
     return value

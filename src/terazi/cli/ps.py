@@ -5,6 +5,8 @@ import asyncio
 import json
 from typing import Any
 
+from terazi.cli import options
+from terazi.cli.terminal import harmless
 from terazi.service.beacon import find
 from terazi.service.client import ServiceClient
 from terazi.service.paths import state_dir
@@ -14,7 +16,7 @@ from terazi.units import format_bytes, format_seconds
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi ps [--json]``."""
     parser.add_argument("--json", action="store_true", help="one document, schema terazi.ps/1")
-    parser.add_argument("--port", type=int, help="which service, if several run")
+    parser.add_argument("--port", type=options.port, help="which service, if several run")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,4 +43,4 @@ def render(snapshot: dict[str, Any]) -> str:
             measured = device["measured_bytes"]
             found = "not measured yet" if measured is None else f"engine says {format_bytes(measured)}"
             lines.append(f"  {device['id']:<8} planned {format_bytes(device['planned_bytes']):>12}, {found}")
-    return "\n".join(lines)
+    return harmless("\n".join(lines))

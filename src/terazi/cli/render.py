@@ -5,6 +5,7 @@ Pure text in, text out. Each kind of byte has a glyph of its own, so that the pi
 
 from collections.abc import Iterable, Sequence
 
+from terazi.cli.terminal import harmless, one_line
 from terazi.memory.bill import HOST, Bill, BillLine
 from terazi.performance.forecast import Forecast, Interval
 from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
@@ -40,7 +41,7 @@ def render_weighing(weighing: Weighing) -> str:
     else:
         parts.append(_bullets("why so", outcome.reasons))
     parts.append(_verdict(outcome))
-    return "\n\n".join(part for part in parts if part)
+    return harmless("\n\n".join(part for part in parts if part))
 
 
 def _headline(weighing: Weighing) -> str:
@@ -49,8 +50,8 @@ def _headline(weighing: Weighing) -> str:
     context = f"context {workload.context}" if workload.context else "context chosen below"
     lengths = f"prompts of {workload.prompt} and answers of {workload.output} tokens"
     lines = [
-        f"{_title(weighing)}: {spec.architecture}, {size}, file {format_bytes(spec.file_bytes)}",
-        f"on {machine.name}: {_host(weighing)}",
+        f"{_title(weighing)}: {one_line(spec.architecture)}, {size}, file {format_bytes(spec.file_bytes)}",
+        f"on {one_line(machine.name)}: {_host(weighing)}",
         f"for {workload.users} user{'s' * (workload.users > 1)}, {context}, {lengths}",
     ]
     return "\n".join(lines)
@@ -59,7 +60,7 @@ def _headline(weighing: Weighing) -> str:
 def _title(weighing: Weighing) -> str:
     """The file's name: a header's own idea of its name is often a training run's."""
     files = weighing.spec.files
-    return files[0].path.rpartition("/")[2] if files else weighing.spec.name
+    return one_line(files[0].path.rpartition("/")[2] if files else weighing.spec.name)
 
 
 def _host(weighing: Weighing) -> str:
@@ -77,7 +78,7 @@ def render_map(outcome: Plan | Refusal) -> str:
     lines = ["device map"]
     for share in shares:
         lines.append(f"  {share.id:<{width}} |{_bar(share, scale):<{BAR_WIDTH}}| {_caption(share)}")
-        lines.append(f"  {'':<{width}}  {share.name}, {_layers(share)}")
+        lines.append(f"  {'':<{width}}  {one_line(share.name)}, {_layers(share)}")
     used = [f"{glyph} {name}" for glyph, name, field in TERMS if any(getattr(s, field) for s in shares)]
     if any(s.total_bytes > s.capacity_bytes for s in shares):
         used.append(f"{OVER} missing")

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import time
 
+from terazi.cli import options
 from terazi.errors import ServiceError
 from terazi.service.beacon import Beacon, find, is_alive
 from terazi.service.client import ServiceClient
@@ -13,7 +14,7 @@ from terazi.service.paths import state_dir
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi stop [MODEL]``."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="one model; without it the whole service")
-    parser.add_argument("--port", type=int, help="which service, if several run")
+    parser.add_argument("--port", type=options.port, help="which service, if several run")
     parser.add_argument("--wait", type=float, default=60, metavar="S", help="how long to wait for it to be gone")
 
 

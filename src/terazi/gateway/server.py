@@ -2,13 +2,28 @@
 
 import asyncio
 import errno
+import logging
+import os
+import socket
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from terazi.errors import ServiceError
 from terazi.gateway.access import check_exposure
 from terazi.gateway.app import DESK
+
+_http_log = logging.getLogger(f"{__name__}.http")
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Drop the tracebacks that aiohttp logs for clients that don't speak HTTP: a 400 has told them."""
+    problem = record.exc_info[1] if record.exc_info else None
+    return not isinstance(problem, HttpProcessingError | web.RequestPayloadError)
+
+
+_http_log.addFilter(_is_ours)
 
 #: How long a cancelled request has to tell its client.
 _FAREWELL_S: Final = 2.0
@@ -45,14 +60,18 @@ class Gateway:
         """
         check_exposure(self._host, self._app[DESK].api_key)
         # handler_cancellation: a client that leaves cancels its handler, which drops the engine's connection.
-        runner = web.AppRunner(self._app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            self._app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, logger=_http_log
+        )
         await runner.setup()
         site = web.TCPSite(runner, self._host, self._port, backlog=1024)
         try:
             await site.start()
-        except OSError as problem:
+        except BaseException as problem:
             await runner.cleanup()
-            raise _no_address(self._host, self._port, problem) from problem
+            if isinstance(problem, OSError):
+                raise _no_address(self._host, self._port, problem) from problem
+            raise
         self._runner, self._site = runner, site
         # Several addresses (localhost is two) share the port unless it was 0; the first one is shown.
         self._port = runner.addresses[0][1]
@@ -90,7 +109,10 @@ def _no_address(host: str, port: int, problem: OSError) -> ServiceError:
         return ServiceError(
             f"port {port} on {host} needs special rights", hint="choose a port above 1023 with --port"
         )
+    # asyncio wraps the system's reason into a sentence of its own; a resolver's errors have numbers of their own
+    resolver = isinstance(problem, socket.gaierror) or not problem.errno
+    why = (problem.strerror or str(problem)) if resolver else os.strerror(problem.errno or 0)
     return ServiceError(
-        f"can't listen on {host} port {port}: {problem.strerror or problem}",
+        f"can't listen on {host} port {port}: {why}",
         hint="give an address of this machine with --host, and another port than this with --port if it is taken",
     )

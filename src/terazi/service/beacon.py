@@ -4,6 +4,7 @@ It holds the address, the process's identity and a random token for the control 
 A beacon whose process is gone is stale and is removed by the next reader.
 """
 
+import contextlib
 import json
 import os
 import tempfile
@@ -31,13 +32,21 @@ class Beacon:
 
 
 def light(directory: Path, beacon: Beacon) -> Path:
-    """Write the beacon whole or not at all; returns its path."""
+    """Write the beacon whole or not at all; returns its path.
+
+    Raises:
+        OSError: if the disk says no; nothing is left then.
+    """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / f"{beacon.pid}.json"
     handle, name = tempfile.mkstemp(dir=directory, prefix=".beacon-")
-    with os.fdopen(handle, "w") as file:
-        json.dump(asdict(beacon), file)
-    Path(name).replace(path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(asdict(beacon), file)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
     return path
 
 
@@ -56,7 +65,8 @@ def _living(directory: Path) -> Iterator[Beacon]:
         if is_alive(beacon.pid, beacon.started):
             yield beacon
         else:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a disk that can't be written is no reason not to look
+                path.unlink(missing_ok=True)
 
 
 def is_alive(pid: int, started: float) -> bool:

@@ -126,10 +126,15 @@ class Deployment:
         }
 
 
+def model_id(spec: ModelSpec) -> str:
+    """The name that clients use: the file's, without its ending and its part number."""
+    return _PART.sub("", Path(spec.files[0].path).stem)
+
+
 def make_card(spec: ModelSpec, plan: Plan, *, alias: str) -> ModelCard:
     """What clients are told about the model."""
     path = Path(spec.files[0].path)
-    name = _PART.sub("", path.stem)
+    name = model_id(spec)
     stat = path.stat()
     template = spec.metadata.get("tokenizer.chat_template")
     capabilities = ["completion", *(["tools"] if isinstance(template, str) and "tool" in template else [])]

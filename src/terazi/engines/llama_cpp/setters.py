@@ -30,6 +30,8 @@ def read_int(value: str) -> int:
     digits = text[:end]
     if not digits.strip("+-"):
         raise ValueError("it takes a whole number")
+    if len(digits) > 32:  # Python itself refuses to read thousands
+        raise ValueError("it takes a number of 32 bits")
     number = int(digits)
     if not -(2**31) <= number < 2**31:
         raise ValueError("it takes a number of 32 bits")
