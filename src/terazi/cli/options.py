@@ -8,6 +8,8 @@ from terazi.memory.workload import Workload
 
 #: llama.cpp keeps its counts in 32 bits.
 _LARGEST: Final = 2**31 - 1
+_PROMPT: Final = 512
+_OUTPUT: Final = 128
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
@@ -15,8 +17,12 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload")
     group.add_argument("--context", type=_positive, metavar="N", help="tokens that one sequence may grow to")
     group.add_argument("--users", type=_positive, metavar="N", help="streams at once (default 1)")
-    group.add_argument("--prompt", type=_positive, default=512, metavar="N", help="tokens of a typical prompt")
-    group.add_argument("--output", type=_positive, default=128, metavar="N", help="tokens of a typical answer")
+    group.add_argument(
+        "--prompt", type=_positive, metavar="N", help=f"tokens of a typical prompt (default {_PROMPT})"
+    )
+    group.add_argument(
+        "--output", type=_positive, metavar="N", help=f"tokens of a typical answer (default {_OUTPUT})"
+    )
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +44,29 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def workload(args: argparse.Namespace) -> Workload:
-    """The workload that was typed."""
-    return Workload(context=args.context, users=args.users or 1, prompt=args.prompt, output=args.output)
+    """The workload that was typed. What wasn't is made to fit a short context.
+
+    Raises:
+        UsageError: prompt and answer don't fit the context.
+    """
+    prompt, output = lengths(args)
+    room = args.context
+    if room is not None and prompt + output > room:
+        if args.output is None:
+            output = max(1, min(output, room // 4, room - prompt if args.prompt else room))
+        if args.prompt is None:
+            prompt = max(1, min(prompt, room - output))
+        if prompt + output > max(room, 2):
+            raise UsageError(
+                f"a prompt of {prompt} and an answer of {output} tokens don't fit a context of {room}",
+                hint=f"give --context {prompt + output} or more, or lower --prompt and --output",
+            )
+    return Workload(context=room, users=args.users or 1, prompt=prompt, output=output)
+
+
+def lengths(args: argparse.Namespace) -> tuple[int, int]:
+    """Tokens of a typical prompt and of its answer, as typed or usual."""
+    return args.prompt or _PROMPT, args.output or _OUTPUT
 
 
 def pins(args: argparse.Namespace) -> dict[str, object]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from terazi.cli import options
 from terazi.cli.terminal import harmless
-from terazi.service.beacon import find
+from terazi.service.beacon import Beacon, find_all
 from terazi.service.client import ServiceClient
 from terazi.service.paths import state_dir
 from terazi.units import format_bytes, format_seconds
@@ -15,25 +15,28 @@ from terazi.units import format_bytes, format_seconds
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi ps [--json]``."""
-    parser.add_argument("--json", action="store_true", help="one document, schema terazi.ps/1")
+    parser.add_argument("--json", action="store_true", help="one document a service, schema terazi.ps/1")
     parser.add_argument("--port", type=options.port, help="which service, if several run")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the snapshot."""
-    snapshot = asyncio.run(_snapshot(args.port))
-    print(json.dumps(snapshot) if args.json else render(snapshot))
+    """Print the snapshot of each service; as JSON, one document a line."""
+    for beacon in find_all(state_dir() / "services", port=args.port):
+        snapshot = asyncio.run(_snapshot(beacon))
+        print(json.dumps(snapshot) if args.json else render(snapshot))
     return 0
 
 
-async def _snapshot(port: int | None) -> dict[str, Any]:
-    async with ServiceClient(find(state_dir() / "services", port=port)) as client:
+async def _snapshot(beacon: Beacon) -> dict[str, Any]:
+    async with ServiceClient(beacon) as client:
         return await client.snapshot()
 
 
 def render(snapshot: dict[str, Any]) -> str:
     """A line a model, and below it its devices."""
     lines = [f"{snapshot['url']}  pid {snapshot['pid']}, up {format_seconds(snapshot['uptime_s'])}"]
+    if snapshot["draining"]:
+        lines[0] += ", draining"
     for model in snapshot["models"]:
         lines.append(
             f"{model['id']}  {model['state']}  {model['engine']} pid {model['pid'] or '-'}, "

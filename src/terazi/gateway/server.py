@@ -43,7 +43,6 @@ class Gateway:
         self._host = host
         self._port = port
         self._runner: web.AppRunner | None = None
-        self._site: web.TCPSite | None = None
 
     @property
     def address(self) -> str:
@@ -72,20 +71,18 @@ class Gateway:
             if isinstance(problem, OSError):
                 raise _no_address(self._host, self._port, problem) from problem
             raise
-        self._runner, self._site = runner, site
+        self._runner = runner
         # Several addresses (localhost is two) share the port unless it was 0; the first one is shown.
         self._port = runner.addresses[0][1]
 
     async def drain(self, timeout_s: float) -> int:
-        """Stop accepting, let what is in flight finish, then end it; how many were cut.
+        """Turn new requests away, let what is in flight finish, then end it; how many were cut.
 
-        A request that is cut gets an error in its API's shape, as an event or a line if it streams.
+        It goes on listening meanwhile, so that late clients are told so, and the control API can be asked. A
+        request that is cut gets an error in its API's shape, as an event or a line if it streams.
         """
         traffic = self._app[DESK].traffic
         traffic.draining = True
-        if self._site is not None:
-            await self._site.stop()
-            self._site = None
         if await traffic.idle(timeout_s):
             return 0
         cut = traffic.cut()
@@ -94,7 +91,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """Close all connections and free the port. Calling it again does nothing."""
-        runner, self._runner, self._site = self._runner, None, None
+        runner, self._runner = self._runner, None
         if runner is not None:
             await asyncio.shield(runner.cleanup())
 

@@ -79,7 +79,20 @@ def is_alive(pid: int, started: float) -> bool:
 
 
 def find(directory: Path, *, port: int | None = None) -> Beacon:
-    """The running service, or the one on *port*.
+    """The one service that is running, or that runs on *port*.
+
+    Raises:
+        ServiceError: if there is none, or several could be meant.
+    """
+    beacons = find_all(directory, port=port)
+    if len(beacons) > 1:
+        urls = ", ".join(b.url for b in beacons)
+        raise ServiceError(f"{len(beacons)} services are running: {urls}", hint="say which one with --port")
+    return beacons[0]
+
+
+def find_all(directory: Path, *, port: int | None = None) -> tuple[Beacon, ...]:
+    """All running services, newest first, or those on *port* (one, unless they listen on different addresses).
 
     Raises:
         ServiceError: if there is none.
@@ -90,4 +103,4 @@ def find(directory: Path, *, port: int | None = None) -> Beacon:
     if not beacons:
         where = f" on port {port}" if port is not None else ""
         raise ServiceError(f"no Terazi service is running{where}", hint="start one with: terazi up")
-    return beacons[0]
+    return beacons

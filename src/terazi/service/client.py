@@ -94,8 +94,15 @@ class ServiceClient:
             yield
         except (aiohttp.ClientError, TimeoutError) as error:
             raise ServiceError(
-                f"the service at {self._beacon.url} does not answer: {error}", hint=_RESTART_HINT
+                f"the service at {self._beacon.url} does not answer: {_why(error)}", hint=_RESTART_HINT
             ) from error
+
+
+def _why(error: Exception) -> str:
+    """The system's reason where there is one; aiohttp's own texts are about hosts and TLS contexts."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__
 
 
 async def _raise_for(response: aiohttp.ClientResponse) -> None:

@@ -19,6 +19,7 @@ from terazi.models.spec import ArrayInfo, ModelSpec
 from terazi.placement.plan import Plan
 from terazi.service.config import LlamaCppTable
 from terazi.service.weighing import Weighing
+from terazi.supervisor.log import claim
 from terazi.supervisor.runner import EngineRunner
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
@@ -33,7 +34,7 @@ class Deployment:
         self.weighing = weighing
         self.plan = plan
         self.card = make_card(weighing.spec, plan, alias=alias)
-        self.log_path = str(run_dir / "logs" / f"{_slug(self.card.id)}.log")
+        self.log_path, self._log_lock = claim(run_dir / "logs", _slug(self.card.id))
         self._in_flight = 0
 
         def launch(port: int) -> LaunchSpec:

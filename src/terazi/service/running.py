@@ -122,6 +122,7 @@ class Service:
             "url": self._url,
             "pid": os.getpid(),
             "uptime_s": time.monotonic() - self._started,
+            "draining": self._stopping.is_set(),
             "models": [deployment.snapshot() for deployment in self._deployments],
         }
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.llama_cpp.architectures import known_to_engine
+from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
@@ -91,7 +92,9 @@ def weigh_model(argument: str, machine: Machine, workload: Workload, pins: Mappi
     """
     spec = load_model(argument)
     _check_architecture(spec)
-
+    if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
+        # what was asked for is longer than what would be chosen
+        workload = dataclasses.replace(workload, context=workload.prompt + workload.output)
     outcome = solve(spec, machine, workload, pins, score=score(spec, machine, workload))
     return _weighing(spec, machine, workload, outcome)
 
@@ -116,7 +119,7 @@ def weigh_command(argv: Sequence[str], machine: Machine, *, prompt: int, output:
     spec = load_model(command.model_path)
     _check_architecture(spec)
     machine = with_rpc(machine, command.settings)
-    workload = dataclasses.replace(workload_of(command, spec), prompt=prompt, output=output)
+    workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload)
     return _weighing(spec, machine, workload, outcome, notes=command.notes)
 
@@ -135,10 +138,14 @@ def split_command_line(line: str) -> list[str]:
         raise UsageError(f"not a command line: {line.strip()!r} ({error})", hint="check its quotes") from error
 
 
-def workload_of(command: "Command", spec: ModelSpec) -> Workload:
-    """What a command line says about its use: its context and its slots."""
-    slots = command.settings.n_parallel
-    return Workload(context=command.settings.n_ctx or spec.context_length, users=max(1, slots or 1))
+def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:
+    """What a command line says about its use: the context that one sequence gets, and its slots.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
+    """
+    resolved = resolve(spec, command.settings, machine.devices)
+    return Workload(context=resolved.n_ctx_seq, users=max(1, command.settings.n_parallel or 1))
 
 
 def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
