@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,19 @@ def test_a_name_can_not_steer_the_terminal_or_add_a_line(tmp_path: Path) -> None
     assert not {c for c in done.stdout if ord(c) < 32} - {"\n"}
     assert sum(line.startswith("verdict:") for line in done.stdout.splitlines()) == 1
     assert "\x1b" not in terazi(tmp_path, "weigh", HOSTILE + "!").stderr
+
+
+def test_the_name_that_is_listed_is_the_name_in_the_answers(tmp_path: Path) -> None:
+    (tmp_path / "my, own model.gguf").symlink_to(smollm2())
+    with up(tmp_path, "my, own model.gguf", "--context", "512", **FAKE) as service:
+        url = service.url()
+        with urllib.request.urlopen(f"{url}/v1/models", timeout=10) as answer:
+            (listed,) = (entry["id"] for entry in json.load(answer)["data"])
+        for name in (listed, "my, own model"):
+            body = json.dumps({"model": name, "messages": [{"role": "user", "content": "x"}]}).encode()
+            with urllib.request.urlopen(f"{url}/v1/chat/completions", body, timeout=10) as answer:
+                assert json.load(answer)["model"] == listed == "my-own-model"
+        assert service.end() == 0
 
 
 def test_json_is_strict_even_about_a_file_name_that_is_no_text(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from terazi.supervisor.log import claim
 from terazi.supervisor.runner import EngineRunner
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
+_UNNAMEABLE = re.compile(r"[,\s-]*[,\s][,\s-]*")
 
 
 class Deployment:
@@ -128,7 +129,17 @@ class Deployment:
 
 
 def model_id(spec: ModelSpec) -> str:
-    """The name that clients use: the file's, without its ending and its part number."""
+    """The name that clients use: the file's, without its ending, its part number and what a name can't hold.
+
+    The engine takes a comma for a list of names, and answers carry the engine's word for the model, so a client
+    must be given a name that stays the same on the way.
+    """
+    return (
+        _UNNAMEABLE.sub("-", "".join(c if c.isprintable() else "-" for c in _file_name(spec))).strip("-") or "model"
+    )
+
+
+def _file_name(spec: ModelSpec) -> str:
     return _PART.sub("", Path(spec.files[0].path).stem)
 
 
@@ -136,12 +147,13 @@ def make_card(spec: ModelSpec, plan: Plan, *, alias: str) -> ModelCard:
     """What clients are told about the model."""
     path = Path(spec.files[0].path)
     name = model_id(spec)
+    others = {other: None for other in (alias, _file_name(spec)) if "/" not in other and other.isprintable()}
     stat = path.stat()
     template = spec.metadata.get("tokenizer.chat_template")
     capabilities = ["completion", *(["tools"] if isinstance(template, str) and "tool" in template else [])]
     return ModelCard(
         id=name,
-        aliases=(alias,) if alias != name and "/" not in alias else (),
+        aliases=tuple(other for other in others if other != name),
         architecture=spec.architecture,
         family=spec.architecture,
         parameter_count=spec.parameter_count,
