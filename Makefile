@@ -37,7 +37,7 @@ check: setup-check
 	$(BIN)/python tools/reference.py --check
 
 bench: setup-bench
-	@for script in benchmarks/bench_*.py; do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+	@for script in benchmarks/bench_*.py; do echo "== $$script"; PYTHONPATH=tests $(BIN)/python $$script || exit 1; done
 
 docs: setup-check
 	$(BIN)/python tools/reference.py

@@ -13,7 +13,8 @@ TIB: Final = 1024**4
 
 _DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*", re.IGNORECASE)
+#: Compiled when first used (``re`` keeps it): many commands read no size.
+_SIZE: Final = r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*"
 
 
 def parse_size_bytes(text: str, *, binary: bool = False) -> int:
@@ -25,7 +26,7 @@ def parse_size_bytes(text: str, *, binary: bool = False) -> int:
     Raises:
         ValueError: if *text* is not a size.
     """
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text, re.IGNORECASE)
     if match is None:
         raise ValueError(f"not a size: {text!r}")
     number, prefix, i, _ = match.groups()

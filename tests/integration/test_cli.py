@@ -238,3 +238,38 @@ def test_a_closed_pipe_is_no_traceback(tmp_path: Path) -> None:
         ["bash", "-c", shell], env=environment(tmp_path), capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("given", [None, "", "0", "57", "-3", "wide"])
+def test_help_is_as_wide_as_the_standard_library_thinks(monkeypatch: pytest.MonkeyPatch, given: str | None) -> None:
+    import shutil
+
+    from terazi.cli.main import terminal_columns
+
+    if given is None:
+        monkeypatch.delenv("COLUMNS", raising=False)
+    else:
+        monkeypatch.setenv("COLUMNS", given)
+    assert terminal_columns() == shutil.get_terminal_size().columns
+
+
+def test_weighing_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from running import environment
+
+    code = "import sys; from terazi.cli.main import main; main(); print(*sys.modules, file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "weigh", "demo", "--context", "512", "--json"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    loaded = set(done.stderr.split())
+    assert "terazi.placement.solve" in loaded
+    slow = {"asyncio", "shutil", "pathlib", "logging", "importlib.metadata", "importlib.resources", "pydantic"}
+    others = {"placement.follow", "placement.refuse", "engines.llama_cpp.launch", "engines.llama_cpp.commands"}
+    assert not loaded & (slow | {f"terazi.{name}" for name in others})

@@ -38,10 +38,10 @@ layouts = st.lists(st.sampled_from(NAMES), unique=True, max_size=3).map(
 )
 settings = st.builds(
     LlamaCppSettings,
-    n_ctx=st.integers(1, 20000),
+    n_ctx=st.integers(16, 20000),
     n_parallel=st.one_of(st.none(), st.integers(1, 9)),
     kv_unified=st.one_of(st.none(), st.booleans()),
-    n_batch=st.integers(1, 3000),
+    n_batch=st.integers(16, 3000),
     n_ubatch=st.integers(1, 3000),
     flash_attn=st.sampled_from(["on", "off", "auto"]),
     type_k=st.sampled_from(["f16", "q8_0", "bf16"]),

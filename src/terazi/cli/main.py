@@ -4,6 +4,7 @@ import argparse
 import errno
 import gc
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import ModuleType
@@ -37,6 +38,31 @@ exit codes: 0 done, 1 failed, 2 usage, 3 refused (would not fit), 4 engine faile
 """
 
 
+class _Help(argparse.HelpFormatter):
+    """As wide as the terminal, found without ``shutil``, which would import half of the archive formats.
+
+    A formatter is made for every option that is added, help or not, so this is on the path of each command.
+    """
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=terminal_columns() - 2)
+
+
+class _ProgramHelp(_Help, argparse.RawDescriptionHelpFormatter):
+    """The same, with the examples' lines left as they are."""
+
+
+def terminal_columns() -> int:
+    """The rule of ``shutil.get_terminal_size``: ``COLUMNS``, else the terminal's own figure, else 80."""
+    given = os.environ.get("COLUMNS", "")
+    if given.isdecimal() and int(given) > 0:
+        return int(given)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80 if sys.__stdout__ else 80
+    except (OSError, ValueError):
+        return 80
+
+
 class _Parser(argparse.ArgumentParser):
     """Says what is wrong in this program's own way: one sentence, a hint, exit code 2."""
 
@@ -50,10 +76,10 @@ def program_parser() -> argparse.ArgumentParser:
         prog="terazi",
         description="Weigh a language model against a machine, run it, and keep the promise.",
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_ProgramHelp,
     )
     parser.add_argument("--version", action="version", version=f"terazi {__version__}")
-    # prog is given, since working it out imports half of the archive formats (through shutil)
+    # prog is given, since working it out means formatting a usage line
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, prog="terazi")
     for name, (_, line) in COMMANDS.items():
         commands.add_parser(name, help=line)
@@ -63,7 +89,12 @@ def program_parser() -> argparse.ArgumentParser:
 def command_parser(name: str) -> argparse.ArgumentParser:
     """The parser of one command; only its own module is imported, which keeps start-up short."""
     module, line = COMMANDS[name]
-    parser = _Parser(prog=f"terazi {name}", description=f"{line[0].upper()}{line[1:]}.", allow_abbrev=False)
+    parser = _Parser(
+        prog=f"terazi {name}",
+        description=f"{line[0].upper()}{line[1:]}.",
+        allow_abbrev=False,
+        formatter_class=_Help,
+    )
     _module(module).add_arguments(parser)
     return parser
 

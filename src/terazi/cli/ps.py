@@ -44,6 +44,7 @@ def render(snapshot: dict[str, Any]) -> str:
         )
         for device in model["devices"]:
             measured = device["measured_bytes"]
-            found = "not measured yet" if measured is None else f"engine says {format_bytes(measured)}"
-            lines.append(f"  {device['id']:<8} planned {format_bytes(device['planned_bytes']):>12}, {found}")
+            found = "not measured yet" if measured is None else f"it says {format_bytes(measured)}"
+            planned, expected = format_bytes(device["planned_bytes"]), format_bytes(device["expected_in_log_bytes"])
+            lines.append(f"  {device['id']:<8} planned {planned:>12}; the engine should say {expected}, {found}")
     return harmless("\n".join(lines))

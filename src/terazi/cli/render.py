@@ -116,6 +116,9 @@ def render_bill(bill: Bill) -> str:
     lines = [f"bill ({bill.engine} {bill.build})"]
     lines += _rows(bill.lines)
     lines.append(f"  {'total':<39} {format_bytes(bill.total_bytes):>12}")
+    if bill.page_cache:
+        lines.append("  besides, file pages that the kernel drops when it needs the room:")
+        lines += _rows(bill.page_cache)
     if bill.growth:
         lines.append("  may grow later, at most:")
         lines += _rows(bill.growth)

@@ -1,6 +1,8 @@
 """``terazi weigh``: the bill, the device map, the forecast and the verdict."""
 
 import argparse
+import atexit
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -27,6 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 0 if it fits, 3 if it is refused."""
+    # A weighing holds nothing that must be closed by a finaliser. Taken out of the collector's sight, its objects
+    # aren't walked through once more on the way out, which is an eighth of the whole run.
+    atexit.register(gc.freeze)
     if (args.model is not None) + (args.tail is not None) + (args.commands is not None) != 1:
         raise UsageError(
             "give one thing to weigh: a MODEL, a command after --, or --commands FILE",

@@ -6,15 +6,13 @@ Sources: kernel documentation, admin-guide/cgroup-v2 and cgroup-v1/memory.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: cgroup v1 writes "no limit" as the largest page-aligned 63-bit number; anything near it is none.
 _UNLIMITED: Final = 2**60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFolder:
+class GroupFolder(NamedTuple):
     """Where a controller's groups are mounted, and this process's group below it."""
 
     mount: str
@@ -27,16 +25,14 @@ class GroupFolder:
         return tuple("/".join((self.mount, *parts[:n])) for n in range(len(parts), -1, -1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLimit:
+class MemoryLimit(NamedTuple):
     """The limit that leaves least, and what the group that has it holds already (file cache not counted)."""
 
     limit_bytes: int
     used_bytes: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupFiles:
+class GroupFiles(NamedTuple):
     """One group's files as text, ``None`` where a file isn't there."""
 
     limits: tuple[str | None, ...]

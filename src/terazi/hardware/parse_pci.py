@@ -5,8 +5,7 @@ In: the text of a device's attribute files and of every bridge above it. Out: ``
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from terazi.hardware.machine import Basis, PcieLink
 
@@ -15,8 +14,7 @@ _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _GENERATION: Final = {"2.5": 1, "5": 2, "5.0": 2, "8": 3, "8.0": 3, "16.0": 4, "32.0": 5, "64.0": 6}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFiles:
+class LinkFiles(NamedTuple):
     """One hop's link files as text, ``None`` where absent (in many VMs all are)."""
 
     max_speed: str | None

@@ -4,8 +4,7 @@ In: the text of /proc/cpuinfo, /proc/meminfo. Out: plain nouns; nothing here ope
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 #: Flags that decide which kernels ggml's CPU backend can run, as /proc/cpuinfo spells them (left) and as Terazi
 #: names them (right). x86 says "flags", ARM says "Features".
@@ -28,8 +27,7 @@ _ARM_PARTS: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CpuInfo:
+class CpuInfo(NamedTuple):
     """``cpus`` are the logical CPUs that the kernel runs; ``threads_per_core`` is ``None`` where it isn't said."""
 
     name: str | None
@@ -39,8 +37,7 @@ class CpuInfo:
     threads_per_core: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemInfo:
+class MemInfo(NamedTuple):
     """Bytes. ``available_bytes`` is the kernel's own estimate where it gives one (since Linux 3.14)."""
 
     total_bytes: int

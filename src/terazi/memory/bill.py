@@ -66,6 +66,9 @@ class DeviceBill:
 class Bill:
     """What an engine will hold after loading (``lines``) and what it may take later (``growth``).
 
+    ``page_cache`` lines are file pages that a mapping spans although nobody reads them after loading (weights that
+    were repacked or sent to a card): the kernel drops them as soon as it needs the room, so they are no part of
+    ``total_bytes``. The engine's log counts them into its mapped buffer.
     ``growth`` lines (host prompt cache, context checkpoints) are ceilings that an engine reaches only
     under use; they are no part of ``total_bytes`` but a plan leaves room for them.
     ``exact`` is False as soon as a line is an upper bound; ``reasons`` then say why.
@@ -74,6 +77,7 @@ class Bill:
     engine: str
     build: str
     lines: tuple[BillLine, ...]
+    page_cache: tuple[BillLine, ...] = ()
     growth: tuple[BillLine, ...] = ()
     exact: bool = True
     reasons: tuple[str, ...] = ()

@@ -7,9 +7,9 @@ beside it is a line of ``benchmarks/fit_speed.py``'s print-out over ``benchmarks
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from functools import cache
+from typing import Final, NamedTuple
 
 from terazi.hardware.host import cpu_flops
 from terazi.hardware.machine import Basis, Device, Figure, Host
@@ -126,12 +126,12 @@ _SMALLEST_READ: Final = 2.02e9
 #: Cards without usable FP16 (GTX 10 series) compute in FP32 and int8: at least this many operations per byte.
 _MIN_FLOPS_PER_BYTE: Final = 25.0
 
-_HBM = re.compile(r"\b(A30|A100|H100|H200|H20|GH200|B100|B200|GB200|B300|V100|P100|A800|H800)")
-_SOC = re.compile(r"GB10|Strix|Ryzen|8060S|Jetson|Thor|Orin", re.IGNORECASE)
+# Compiled when first used (``re`` keeps them): a machine without cards needs none.
+_HBM: Final = r"\b(A30|A100|H100|H200|H20|GH200|B100|B200|GB200|B300|V100|P100|A800|H800)"
+_SOC: Final = r"(?i)GB10|Strix|Ryzen|8060S|Jetson|Thor|Orin"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
+class Speed(NamedTuple):
     """One device's rates, what they rest on, and that in words."""
 
     rates: Rates
@@ -145,12 +145,12 @@ def classify(device: Device) -> CardClass:
     vendor, name = device.vendor.lower(), device.name
     if "apple" in vendor or name.startswith("Apple"):
         return CardClass.APPLE
-    if _SOC.search(name) or device.unified_memory:
+    if re.search(_SOC, name) or device.unified_memory:
         return CardClass.SOC
     if "amd" in vendor or "radeon" in name.lower():
         return CardClass.AMD
     if "nvidia" in vendor or device.backend.upper().startswith("CUDA"):
-        if _HBM.search(name):
+        if re.search(_HBM, name):
             return CardClass.HBM
         return CardClass.GEFORCE if re.search(r"GeForce|GTX|TITAN", name) else CardClass.PRO
     return CardClass.OTHER
@@ -158,7 +158,7 @@ def classify(device: Device) -> CardClass:
 
 def card_factor(name: str) -> float | None:
     """The measured factor of the card called *name* by its driver or by the catalogue; None if it isn't there."""
-    return _FACTOR_BY_KEY.get(_key(name))
+    return _factor_by_key().get(_key(name))
 
 
 def with_factor(efficiency: Efficiency, factor: float) -> Efficiency:
@@ -236,4 +236,6 @@ def _key(name: str) -> str:
     return re.sub(r"nvidia|amd|[^a-z0-9]", "", name.lower())
 
 
-_FACTOR_BY_KEY: Final = {_key(name): factor for name, factor in CARD_FACTOR.items()}
+@cache
+def _factor_by_key() -> Mapping[str, float]:
+    return {_key(name): factor for name, factor in CARD_FACTOR.items()}

@@ -5,8 +5,7 @@ no figure for them is known before they are measured.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from terazi.hardware.machine import Device
 from terazi.performance.efficiency import CardClass
@@ -24,8 +23,7 @@ CAP_EXPONENT: Final = 0.6
 POWER_SPREAD: Final = (0.75, 1.12)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
+class Draw(NamedTuple):
     """Watts of one card: idle, flat out while decoding, what the cap lets through, and the cap (or TDP) itself."""
 
     idle_w: float

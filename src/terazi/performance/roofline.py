@@ -11,11 +11,10 @@ one constant fraction of the bandwidth misses small models on fast cards by half
 stream are inside *eta*, because *eta* is fitted on single-stream runs; ``batch - 1`` more streams pay for theirs.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
+class Efficiency(NamedTuple):
     """How much of its data sheet a class of device delivers under llama.cpp.
 
     Args:
@@ -29,8 +28,7 @@ class Efficiency:
     compute: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(NamedTuple):
     """What one device can do: peak bytes per second, peak FLOP per second, and its class's efficiency."""
 
     bandwidth: float

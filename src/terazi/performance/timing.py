@@ -7,6 +7,7 @@ the watts meanwhile. ``forecast`` turns them into intervals.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
@@ -33,8 +34,7 @@ OVERLAP = 0.8
 OFFLOAD_BATCH = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
+class Timed(NamedTuple):
     """Seconds in all, and the part of each device."""
 
     seconds: float

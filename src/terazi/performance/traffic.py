@@ -6,8 +6,8 @@ and cache rows come from ``memory.llama_cpp``, so the forecast can't disagree wi
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from terazi.memory.bill import HOST, Bill, Term
 from terazi.memory.llama_cpp.families import family_of
@@ -24,16 +24,14 @@ _LOOKUPS = frozenset(
 _TIED = "token_embd.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class CacheRows:
+class CacheRows(NamedTuple):
     """The cache of one block: bytes of one token's row, and how many rows are ever read (None: all)."""
 
     row_bytes: float
     window: int | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceTraffic:
+class DeviceTraffic(NamedTuple):
     """One device's share of a token.
 
     Args:

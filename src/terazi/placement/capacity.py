@@ -11,8 +11,7 @@ In: ``Machine``. Out: ``Capacity``. The reserves:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from terazi.hardware.machine import Device, Host, Machine
 from terazi.memory.bill import HOST, Bill
@@ -24,8 +23,7 @@ DEVICE_RESERVE_SHARE: Final = 0.03
 DEVICE_RESERVE_MIN_BYTES: Final = 256 * MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(NamedTuple):
     """Bytes that a plan may use.
 
     Args:

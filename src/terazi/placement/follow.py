@@ -15,9 +15,6 @@ from terazi.placement.explain import explain_layout
 from terazi.placement.identity import plan_id
 from terazi.placement.judge import growth_reason, judge
 from terazi.placement.plan import Plan, Refusal
-from terazi.placement.refuse import refuse
-from terazi.placement.search import Search
-from terazi.placement.solve import finish
 
 #: What an alternative to a command line may change; everything else that differs from the default stays pinned.
 _NEGOTIABLE = frozenset({"n_ctx", "n_parallel", "n_ubatch", "type_k", "type_v", "cache_ram_mib", "ctx_checkpoints"})
@@ -43,6 +40,11 @@ def follow(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, worklo
             bill=judged.bill,
             reasons=(*explain_layout(machine, judged), *([warning] if warning else []), *judged.bill.reasons),
         )
+    # a command line that fits spares these imports
+    from terazi.placement.refuse import refuse
+    from terazi.placement.search import Search
+    from terazi.placement.solve import finish
+
     default = LlamaCppSettings()
     pins = {
         f.name: getattr(settings, f.name)

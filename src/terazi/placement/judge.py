@@ -4,7 +4,7 @@ In: ``ModelSpec``, ``Machine``, complete settings. Out: ``Judged``. Search and c
 nothing else decides whether something fits.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.hardware.machine import Machine
 from terazi.memory.bill import HOST, Bill, Term
@@ -18,8 +18,7 @@ from terazi.placement.plan import DeviceShare, Shortfall, Verdict
 from terazi.units import MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class Judged(NamedTuple):
     """One configuration, weighed."""
 
     settings: LlamaCppSettings

@@ -10,8 +10,8 @@ have to stay in RAM: ``best[start]`` covers the layers from *start* to the end.
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 
 class Role(IntEnum):
@@ -23,8 +23,7 @@ class Role(IntEnum):
     LAST = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class Room(NamedTuple):
     """One device as the search sees it.
 
     Args:

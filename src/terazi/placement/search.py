@@ -12,6 +12,7 @@ what was missing and tried again.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device, Machine
@@ -33,8 +34,7 @@ _CORRECTIONS = 3
 Counts = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(NamedTuple):
     """What the search met: ``fits`` in order of preference, ``closest`` if that is empty."""
 
     fits: tuple[Judged, ...]
@@ -69,7 +69,9 @@ class Search:
                 return Found(fits=fits, closest=fits[0])
             seen += judged
         if not seen:
-            seen = [self._judge(self._on_host(settings))]
+            # nothing was worth a real bill: show the pinned layers where the engine itself would put them
+            pinned = self.pins.get("n_gpu_layers")
+            seen = [self._judge(self._on_host(settings) if pinned is None else settings)]
         return Found(fits=(), closest=min(seen, key=lambda j: j.missing_bytes))
 
     def likely_whole(self, settings: LlamaCppSettings) -> bool:
@@ -125,7 +127,7 @@ class Search:
     def _groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
         devices = self.devices(settings)
         if self._host_only(devices):
-            yield self._with_or_without_map(self._on_host(settings))
+            yield self._host_layout(settings)
             return
         if self._own_layout():
             yield self._engine_layout(settings)
@@ -142,7 +144,7 @@ class Search:
         space = self._survey(settings, devices, partial=True)
         yield self._corrected(settings, devices, space, lambda s: self._partials(s, self._starts()))
         if "n_gpu_layers" not in self.pins:
-            yield self._with_or_without_map(self._on_host(settings))
+            yield self._host_layout(settings)
 
     def _host_only(self, devices: Sequence[Device]) -> bool:
         return not devices or self.pins.get("n_gpu_layers") == 0
@@ -192,11 +194,14 @@ class Search:
                 best, found = start, [_only(i, self.total - start, len(space.rooms))]
         return [*_several(space, self.total, [s for s in starts if s < best]), *found]
 
+    def _host_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
+        yield self._judge(self._on_host(settings))
+
     def _judged(
         self, settings: LlamaCppSettings, devices: tuple[Device, ...], layouts: Sequence[Counts]
     ) -> Iterator[Judged]:
         for counts in layouts:
-            yield from self._with_or_without_map(place(settings, devices, counts))
+            yield self._judge(place(settings, devices, counts))
 
     def _corrected(
         self,
@@ -216,17 +221,7 @@ class Search:
             if not over:
                 return
             smaller = [_shrunk(r, over.get(d.id, 0)) for r, d in zip(space.rooms, devices, strict=True)]
-            space = replace(space, rooms=tuple(smaller))
-
-    def _with_or_without_map(self, settings: LlamaCppSettings) -> Iterator[Judged]:
-        """As it is; and without mmap if parts of the file that nobody reads from the map are in the way."""
-        judged = self._judge(settings)
-        gaps = sum(line.bytes for line in judged.bill.lines if line.formula == "weights.mapped-gaps")
-        if gaps and "mmap" not in self.pins and any(s.device == HOST for s in judged.shortfall):
-            unmapped = self._judge(replace(settings, mmap=False))
-            if unmapped.missing_bytes < judged.missing_bytes:
-                judged = unmapped
-        yield judged
+            space = space._replace(rooms=tuple(smaller))
 
     def _may_move_experts(self, settings: LlamaCppSettings) -> bool:
         given = settings.cpu_moe or settings.n_cpu_moe or "n_gpu_layers" in self.pins
@@ -322,4 +317,4 @@ def _shrunk(room: Room, by: int) -> Room:
     if not by:
         return room
     a, b, c, d = (r - by for r in room.room)
-    return replace(room, room=(a, b, c, d))
+    return room._replace(room=(a, b, c, d))

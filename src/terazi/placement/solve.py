@@ -18,7 +18,6 @@ from terazi.placement.explain import explain_layout
 from terazi.placement.identity import plan_id
 from terazi.placement.judge import Judged, growth_reason
 from terazi.placement.plan import Plan, Refusal, Verdict
-from terazi.placement.refuse import refuse
 from terazi.placement.search import Found, Search, largest
 from terazi.units import MIB, format_bytes, pad
 
@@ -63,6 +62,9 @@ def solve(
     reasons: list[str] = []
     settings, found = _with_context(search, base, workload, reasons)
     if not found.fits:
+        # a plan that fits, as most do, spares the import
+        from terazi.placement.refuse import refuse
+
         return refuse(
             search, workload, settings, found.closest, lambda alt: finish(search, workload, alt, (), None)
         )
@@ -185,8 +187,6 @@ def _plan(search: Search, workload: Workload, judged: Judged, reasons: tuple[str
         kind = settings.type_k if settings.type_k == settings.type_v else f"{settings.type_k}/{settings.type_v}"
         pinned = "as pinned" if {"type_k", "type_v"} & set(search.pins) else "nothing forces a smaller type"
         said.append(f"KV cache in {kind}: {format_bytes(kv)}; {pinned}.")
-    if not settings.mmap and "mmap" not in search.pins:
-        said.append("Not mapped (--no-mmap): RAM hasn't room for parts of the map that nobody reads after loading.")
     if judged.bill.reasons:
         said += judged.bill.reasons
     return Plan(
@@ -249,6 +249,6 @@ def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
         limit = "the engine's default" if cache == _CACHE_RAM_MIB else "what RAM leaves after the reserve"
         said.append(f"Prompt cache up to {cache} MiB of RAM: {limit}.")
     if settings != judged.settings:
-        judged = replace(judged, settings=settings, bill=_regrown(judged.bill, settings))
+        judged = judged._replace(settings=settings, bill=_regrown(judged.bill, settings))
     warning = growth_reason(judged)
     return judged, [*said, warning] if warning else said

@@ -7,7 +7,8 @@ of layouts costs a few bills of six layers; what is found is judged by the real 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
@@ -27,8 +28,7 @@ _ASSUMED_BANDWIDTH = 300e9
 _TRIAL_DEVICES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(NamedTuple):
     """What the search knows.
 
     Args:
@@ -178,8 +178,7 @@ def _trial(
         prefix = _prefix(twin, device, settings)
         left.append(bill.on(device.id).total_bytes - prefix[at + count] + prefix[at] - _context_bytes(device))
         at += count
-    gaps = sum(line.bytes for line in bill.lines if line.device == HOST and line.formula == "weights.mapped-gaps")
-    host = bill.on(HOST).total_bytes - gaps - _host_prefix(twin, machine, settings)[start]
+    host = bill.on(HOST).total_bytes - _host_prefix(twin, machine, settings)[start]
     return left, host
 
 

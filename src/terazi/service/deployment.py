@@ -101,6 +101,9 @@ class Deployment:
     def snapshot(self) -> dict[str, Any]:
         """The model's part of ``terazi ps --json``: planned bytes beside those that the engine's log states."""
         report = self.runner.report
+        expected: dict[str, int] = {}
+        for entry in self.runner.spec.expectations:
+            expected[entry.device] = expected.get(entry.device, 0) + entry.bytes
         measured: dict[str, int] = {}
         for buffer in () if report is None else report.buffers:
             measured[buffer.device] = measured.get(buffer.device, 0) + buffer.bytes
@@ -120,6 +123,8 @@ class Deployment:
                     "name": share.name,
                     "layers": None if share.layers is None else list(share.layers),
                     "planned_bytes": share.total_bytes,
+                    # the log knows the engine's own buffers: no driver context, but all that a mapping spans
+                    "expected_in_log_bytes": expected.get(share.id, 0),
                     "measured_bytes": measured.get(share.id),
                 }
                 for share in self.plan.devices

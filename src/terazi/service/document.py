@@ -39,6 +39,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "exact": outcome.bill.exact,
             "reasons": list(outcome.bill.reasons),
             "lines": [dataclasses.asdict(line) for line in outcome.bill.lines],
+            "page_cache": [dataclasses.asdict(line) for line in outcome.bill.page_cache],
             "growth": [dataclasses.asdict(line) for line in outcome.bill.growth],
             "total_bytes": outcome.bill.total_bytes,
         },

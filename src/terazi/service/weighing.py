@@ -17,9 +17,7 @@ from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast, forecast, score
-from terazi.placement.follow import follow
 from terazi.placement.plan import Plan, Refusal
-from terazi.placement.solve import solve
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.commands import Command
@@ -90,6 +88,8 @@ def weigh_model(argument: str, machine: Machine, workload: Workload, pins: Mappi
         ModelFileError, UsageError: the model can't be read.
         RefusedError: no llama.cpp of the known build can load this architecture.
     """
+    from terazi.placement.solve import solve
+
     spec = load_model(argument)
     _check_architecture(spec)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
@@ -107,6 +107,7 @@ def weigh_command(argv: Sequence[str], machine: Machine, *, prompt: int, output:
         ModelFileError: the model can't be read.
     """
     from terazi.engines.llama_cpp.commands import parse_command
+    from terazi.placement.follow import follow
 
     command = parse_command(argv)
     if command.unknown_flags:
@@ -193,7 +194,7 @@ def _weighing(
 
 def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
-    from terazi.engines.llama_cpp.launch import settings_argv
+    from terazi.engines.llama_cpp.arguments import settings_argv
 
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
     return settings_argv(weighing.outcome.settings, path)

@@ -73,14 +73,14 @@ def parse_version(text: str) -> tuple[int | None, str]:
     """The build number and the version line of ``--version``.
 
     Older builds print ``version: 8763 (ff5ef8278)``, newer ones ``version: 0.6.0-dev (build 11434, commit …)``.
-    A build made outside a git checkout says 0, which is unknown, not zero.
+    A build made outside a git checkout says 0 and one from a shallow clone says 1 (it counts commits): unknown.
     """
     line = _VERSION.search(text)
     if line is None:
         return None, "unknown version"
     match = _BUILD.search(text)
     number = int(match["new"] or match["old"]) if match else 0
-    return number or None, line[1].strip()
+    return (number if number > 1 else None), line[1].strip()
 
 
 def parse_flags(text: str) -> frozenset[str]:

@@ -5,12 +5,13 @@ Source: ``common/arg.cpp:common_params_parse_ex``, b11434. Long flags may be spe
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from terazi.engines.llama_cpp.flags import flag_values
 from terazi.engines.llama_cpp.setters import FALSEY, SWITCH_SETTERS, TRUTHY, VALUE_SETTERS, Setter, read_int
 from terazi.errors import UsageError
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
+from terazi.memory.llama_cpp.resolve import SERVER_SLOTS
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 
 TOOLS = ("llama-server", "llama-cli", "llama-fit-params")
@@ -86,7 +87,6 @@ _NOT_WEIGHED = {
     **dict.fromkeys(("-bs", "--backend-sampling"), "the buffers of sampling on the device"),
     "--override-kv": "what an overridden hyperparameter changes",
     "--pooling": "the outputs of a pooling layer",
-    "--kv-unified-per-slot": "the context that it sets when -c is not given",
 }
 
 
@@ -144,6 +144,15 @@ def _tool(argv: Sequence[str]) -> tuple[str, list[str]]:
     return name, list(argv[1:])
 
 
+def _number(value: str, spelt: str) -> int:
+    try:
+        return read_int(value)
+    except ValueError as error:
+        raise UsageError(
+            f"{spelt} {value!r} is not a value that llama.cpp takes.", hint=f"About {spelt}: {error}."
+        ) from None
+
+
 class _Reader:
     """The state of one reading."""
 
@@ -152,6 +161,8 @@ class _Reader:
         self._tool = tool
         self._settings = LlamaCppSettings(tool=tool)
         self._names: dict[str, str] = {}
+        self._per_slot = 0
+        self._context_given = False
         self._unknown: list[str] = []
         self._notes: list[str] = []
 
@@ -199,10 +210,11 @@ class _Reader:
                 f"A quantised V cache ({settings.type_v}) needs flash attention.",
                 hint="Drop -fa off, or use -ctv f16.",
             )
-        if settings.split_mode in {"row", "tensor"}:
-            self._note(
-                f"-sm {settings.split_mode} is weighed like -sm layer; the engine cuts single tensors instead."
-            )
+        if settings.split_mode == "tensor":
+            self._note("-sm tensor is weighed like -sm layer; the engine cuts single tensors instead.")
+        if self._per_slot > 0 and not self._context_given:
+            slots = SERVER_SLOTS if settings.n_parallel is None else settings.n_parallel
+            settings = replace(settings, n_ctx=slots * self._per_slot)
         return Command(
             tool=self._tool,
             model_path=self._names.get("--model"),
@@ -217,12 +229,15 @@ class _Reader:
     def _apply(self, flag: str, spelt: str, values: list[str]) -> None:
         if flag in _NOT_WEIGHED:
             self._note(f"Not in the bill: {_NOT_WEIGHED[flag]} ({' '.join([spelt, *values])}).")
+        if flag == "--kv-unified-per-slot":
+            self._per_slot = _number(values[0], spelt)
         canonical = _NEGATIVE.get(flag) or _ALIASES.get(flag, flag)
         value = values[0] if values else ("off" if flag in _NEGATIVE else "on")
         if canonical in _MOVERS:
             self._set(canonical, value, spelt=spelt)
 
     def _set(self, flag: str, value: str, *, spelt: str) -> None:
+        self._context_given = self._context_given or flag == "--ctx-size"
         setter: Setter | None = VALUE_SETTERS.get(flag) or SWITCH_SETTERS.get(flag)
         if setter is None:
             self._names[flag] = value

@@ -1,14 +1,12 @@
 """Reading small files of /proc and /sys below a root, without ever failing: what can't be read is ``None``."""
 
 import os
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 _MAX_TEXT: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(NamedTuple):
     """A folder that holds ``proc`` and ``sys``: ``/`` for this machine, any other for a copy of one."""
 
     root: str

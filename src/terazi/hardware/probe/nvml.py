@@ -1,7 +1,6 @@
 """Runs the child that asks the NVIDIA driver, and ends it at the deadline."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     import subprocess
@@ -17,8 +16,7 @@ _LIBRARY_FOLDERS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChildAnswer:
+class ChildAnswer(NamedTuple):
     """What the child printed, and why it stopped if it didn't end by itself."""
 
     text: str

@@ -1,22 +1,22 @@
 """Reads PCI folders of sysfs: display devices, the path to each, AMD's and Intel's attribute files."""
 
 import os
-import re
 from typing import TYPE_CHECKING
 
-from terazi.hardware.machine import PcieLink
-from terazi.hardware.parse_pci import LinkFiles, addresses_in, is_display, path_link
 from terazi.hardware.probe.files import Tree, read_text
 
+# Most of what is here is for cards, so the parsers are imported where one was found.
 if TYPE_CHECKING:
+    from terazi.hardware.machine import PcieLink
     from terazi.hardware.parse_drm import DrmCard
 
-_CARD = re.compile(r"card\d+")
 _NVIDIA = "0x10de"
 
 
-def read_link(tree: Tree, address: str) -> PcieLink | None:
+def read_link(tree: Tree, address: str) -> "PcieLink | None":
     """What the whole path from the root port to the device at *address* allows."""
+    from terazi.hardware.parse_pci import LinkFiles, addresses_in, path_link
+
     folder = os.path.realpath(tree.path(f"sys/bus/pci/devices/{address}"))
     hops = []
     while addresses_in(os.path.basename(folder)):  # noqa: PTH119 - strings all the way
@@ -33,10 +33,11 @@ def read_link(tree: Tree, address: str) -> PcieLink | None:
 
 def read_drm_cards(tree: Tree) -> "tuple[DrmCard, ...]":
     """AMD's and Intel's cards, in PCI order, which is the order in which their runtimes number them."""
-    names = [name for name in tree.names("sys/class/drm") if _CARD.fullmatch(name)]
+    names = [name for name in tree.names("sys/class/drm") if name.startswith("card") and name[4:].isdecimal()]
     if not names:
         return ()
     from terazi.hardware.parse_drm import ATTRIBUTES, parse_drm_card
+    from terazi.hardware.parse_pci import addresses_in
 
     found = {}
     for name in names:
@@ -53,9 +54,9 @@ def read_drm_cards(tree: Tree) -> "tuple[DrmCard, ...]":
 def find_nvidia(tree: Tree) -> tuple[str, ...]:
     """PCI addresses of NVIDIA's display devices, whether or not a driver holds them."""
     folder = "sys/bus/pci/devices"
-    return tuple(
-        a
-        for a in tree.names(folder)
-        if (tree.text(f"{folder}/{a}/vendor") or "").strip().lower() == _NVIDIA
-        and is_display(tree.text(f"{folder}/{a}/class"))
-    )
+    found = [a for a in tree.names(folder) if (tree.text(f"{folder}/{a}/vendor") or "").strip().lower() == _NVIDIA]
+    if not found:
+        return ()
+    from terazi.hardware.parse_pci import is_display
+
+    return tuple(a for a in found if is_display(tree.text(f"{folder}/{a}/class")))

@@ -6,6 +6,6 @@ labelled upper bound, never a wrong "exact".
 
 Reading order: settings, resolve, layers; weights (with repack, buffers), kv; then for the compute buffers graph,
 sketch, attention, feed_forward, decoder (what is drawn), scheduler, allocator (what happens to it), compute; bill.
-What is passed around by the hundred is a NamedTuple: a dataclass takes a millisecond to define and weighing starts
-with every command.
+What stays inside the core is a NamedTuple: a dataclass takes several times as long to define, and weighing
+starts with every command.
 """

@@ -162,7 +162,9 @@ def _look_up(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLay
     k = _heads(k_cache, spec.key_length, kv_heads, cells, streams)
     if sketch.batch.flash_attn:
         v = _heads(v_cache, spec.value_length, kv_heads, cells, streams)
-        x = g.flash_attention(g.swap_heads(q), g.swap_heads(k), g.swap_heads(v), mask, *sinks)
+        # the fused operation takes no 32-bit caches
+        k, v = (g.half(x) if x.kind == g.F32 else x for x in (g.swap_heads(k), g.swap_heads(v)))
+        x = g.flash_attention(g.swap_heads(q), k, v, mask, *sinks)
         x = g.reshape(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
     else:
         size = v_cache.kind[1]

@@ -11,7 +11,7 @@ from terazi.memory.llama_cpp.families import Family, family_of, window_length
 from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, Placement, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, Placement, WeightBuffer, place_tensors, weight_buffers
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -48,8 +48,9 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
     family = family_of(spec)
     caches = cache_layers(spec, family, settings, resolved)
     placements = place_tensors(spec, settings, resolved, isa)
+    buffers = weight_buffers(placements, settings, resolved, isa)
     lines = [
-        *_weights(placements, settings, resolved, isa),
+        *(_weights(buffer) for buffer in buffers),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *([] if family else _state(spec, settings, resolved)),
         *_compute(spec, family, settings, resolved, caches=caches, placements=placements),
@@ -60,6 +61,7 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         engine="llama.cpp",
         build=BUILD,
         lines=tuple(lines),
+        page_cache=tuple(_gap(buffer) for buffer in buffers if buffer.buffer_bytes > buffer.tensor_bytes),
         growth=tuple(_growth(spec, settings, resolved, caches, family)),
         exact=not reasons,
         reasons=reasons,
@@ -98,30 +100,28 @@ def _fit_may_change(settings: LlamaCppSettings) -> bool:
     return settings.n_ctx == 0 or not (placed or settings.cpu_moe or settings.n_cpu_moe)
 
 
-def _weights(
-    placements: tuple[Placement, ...], settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
-) -> Iterator[BillLine]:
-    for buffer in weight_buffers(placements, settings, resolved, isa):
-        yield BillLine(
-            term=Term.WEIGHTS,
-            device=buffer.device,
-            bytes=min(buffer.tensor_bytes, buffer.buffer_bytes),
-            formula=f"weights.{buffer.kind.value}",
-            basis=LineBasis.EXACT,
-            note=_KIND_NOTES[buffer.kind] + (", mapped from the file" if buffer.mapped else ""),
-            reclaimable=buffer.mapped,
-        )
-        unused = buffer.buffer_bytes - buffer.tensor_bytes
-        if unused > 0:
-            yield BillLine(
-                term=Term.WEIGHTS,
-                device=buffer.device,
-                bytes=unused,
-                formula="weights.mapped-gaps",
-                basis=LineBasis.EXACT,
-                note="mapped along with them: tensors between the first and the last that live elsewhere",
-                reclaimable=True,
-            )
+def _weights(buffer: WeightBuffer) -> BillLine:
+    return BillLine(
+        term=Term.WEIGHTS,
+        device=buffer.device,
+        bytes=min(buffer.tensor_bytes, buffer.buffer_bytes),
+        formula=f"weights.{buffer.kind.value}",
+        basis=LineBasis.EXACT,
+        note=_KIND_NOTES[buffer.kind] + (", mapped from the file" if buffer.mapped else ""),
+        reclaimable=buffer.mapped,
+    )
+
+
+def _gap(buffer: WeightBuffer) -> BillLine:
+    return BillLine(
+        term=Term.WEIGHTS,
+        device=buffer.device,
+        bytes=buffer.buffer_bytes - buffer.tensor_bytes,
+        formula="weights.mapped-gaps",
+        basis=LineBasis.EXACT,
+        note="mapped along with them: tensors between the first and the last that live elsewhere",
+        reclaimable=True,
+    )
 
 
 def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLine]:

@@ -19,7 +19,7 @@ CUDA_ROW_PADDING = 512
 #: Backends built from the CUDA sources.
 CUDA_LIKE = frozenset({"cuda", "rocm", "hip", "musa"})
 #: Backends that offer pinned host memory, which the engine then prefers to a repacked CPU buffer.
-PINNED_HOST = CUDA_LIKE | {"vulkan", "sycl", "cann"}
+PINNED_HOST = CUDA_LIKE | {"vulkan", "sycl"}
 
 _PLAIN = frozenset({"F32", "F16", "BF16", "F64", "I8", "I16", "I32", "I64"})
 

@@ -4,13 +4,12 @@ A family says how its layers attend and what its layer graph looks like; everyth
 cache arithmetic) is the same for all. An architecture without an entry gets an upper bound.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.models.spec import ModelSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlidingWindow:
+class SlidingWindow(NamedTuple):
     """Which layers see only a window: ``llama_hparams::set_swa_pattern``.
 
     ``period`` is the default of ``load_swa_pattern``; the file's ``attention.sliding_window_pattern`` (a number, or
@@ -23,8 +22,7 @@ class SlidingWindow:
     length: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Experts:
+class Experts(NamedTuple):
     """How a mixture of experts chooses and weighs (``build_moe_ffn``).
 
     Args:
@@ -40,8 +38,7 @@ class Experts:
     select_by_logits: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(NamedTuple):
     """One family.
 
     Args:
@@ -169,7 +166,9 @@ _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.archi
 
 
 def family_of(spec: ModelSpec) -> Family | None:
-    """The family that *spec* follows, or None if its rules aren't known here."""
+    """The family that *spec* follows, or None if its rules aren't known here (as with blocks without attention)."""
+    if 0 in spec.head_count_kv:
+        return None
     return _BY_ARCHITECTURE.get(spec.architecture)
 
 

@@ -191,6 +191,13 @@ def contiguous(x: Node, *ne: int) -> Node:
     return Node("cont", x.kind, _four(ne) if ne else x.ne, (x,))
 
 
+def half(x: Node) -> Node:
+    """``ggml_cast`` to 16-bit floats. Like the engine's, it names itself as a source."""
+    result = Node("cpy", F16, x.ne, (x,))
+    result.srcs = (x, result)
+    return result
+
+
 def flash_attention(q: Node, k: Node, v: Node, *more: Node) -> Node:
     """``ggml_flash_attn_ext``; *more* are the mask and, where the model has them, the sinks."""
     return Node("flash_attn", F32, (v.ne[0], q.ne[2], q.ne[1], q.ne[3]), (q, k, v, *more))

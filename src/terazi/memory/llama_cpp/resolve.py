@@ -5,7 +5,7 @@ refuses), ``tools/server/server.cpp`` and ``server-context.cpp:server_output_lim
 ``common/fit.cpp:common_params_fit_impl`` (the context of ``--fit``).
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
@@ -25,8 +25,7 @@ SERVERS = frozenset({"llama-server", "llama-cli"})
 SERVER_SLOTS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(NamedTuple):
     """The figures that the engine allocates by.
 
     Args:
@@ -82,13 +81,18 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         n_ctx_seq = pad(n_ctx // slots, CELLS)
         n_ctx = n_ctx_seq * slots
 
+    outputs = _outputs(settings, slots, n_batch_asked, n_batch)
+    if outputs < slots or (n_batch < 2 and settings.tool in SERVERS):
+        # the engine aborts: GGML_ASSERT(n_outputs_max <= cparams.n_outputs_max), or its first test batch of two
+        raise UsageError(
+            f"A batch of {n_batch} tokens is too small for {slots} slots: llama.cpp would abort.",
+            hint=f"Use -b {max(2, slots)} or more, a context that is at least as long, or fewer slots with -np.",
+        )
     chosen = select_devices(settings, devices)
     _check_split_mode(settings, chosen)
     ngl = gpu_layers(settings, spec.block_count)
     full = ngl > spec.block_count
-    overridden = bool(settings.override_tensor) or settings.cpu_moe or settings.n_cpu_moe > 0
     tokens = min(n_ctx, n_ubatch)
-    outputs = _outputs(settings, slots, n_batch_asked, n_batch)
     return Resolved(
         n_ctx=n_ctx,
         n_ctx_seq=n_ctx_seq,
@@ -102,12 +106,14 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         devices=chosen,
         layer_devices=assign_layers(settings, chosen, spec.block_count),
         full_offload=full,
-        pipeline=len(chosen) > 1
-        and full
-        and settings.split_mode == "layer"
-        and settings.kv_offload
-        and not overridden,
+        pipeline=len(chosen) > 1 and full and _allows_pipeline(settings),
     )
+
+
+def _allows_pipeline(settings: LlamaCppSettings) -> bool:
+    """One tensor moved by hand turns the copies off."""
+    moved = settings.override_tensor or settings.cpu_moe or settings.n_cpu_moe > 0
+    return settings.split_mode == "layer" and settings.kv_offload and not moved
 
 
 def _check_split_mode(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> None:

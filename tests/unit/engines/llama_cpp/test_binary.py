@@ -27,6 +27,7 @@ def test_flags_that_only_say_that_they_were_removed_are_none() -> None:
         ("version: 0.6.0-dev (build 11434, commit 1a2b3c4)", 11434),
         ("ggml_cuda_init: found 1 ROCm devices\nversion: 8763 (ff5ef8278)\nbuilt with GNU 15.2.1", 8763),
         ("version: 0 (unknown)", None),
+        ("version: 0.1.0-dev (build 1, commit 7e4c0a9)", None),
         ("llama 3", None),
     ],
 )

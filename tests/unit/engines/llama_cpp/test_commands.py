@@ -129,6 +129,13 @@ def test_a_number_with_a_suffix_is_read_as_the_engine_reads_it() -> None:
     assert "-c 4k as 4" in command.notes[0]
 
 
+def test_context_a_slot_sizes_the_pool_when_no_context_is_given() -> None:
+    assert settings("--kv-unified-per-slot 1024").n_ctx == 4096
+    assert settings("--kv-unified-per-slot 1024 -np 2").n_ctx == 2048
+    assert settings("--kv-unified-per-slot 1024 -c 512").n_ctx == 512
+    assert settings("--kv-unified-per-slot 1024 -c 0").n_ctx == 0
+
+
 def test_what_is_not_weighed_is_said() -> None:
     notes = read("llama-server -m a.gguf --mmproj b.gguf -md c.gguf --spec-type draft-mtp --lora d.gguf").notes
     assert len(notes) == 4
@@ -141,7 +148,8 @@ def test_what_is_not_weighed_is_said() -> None:
         "-c abc", "-c", "-c -5", "-c 99999999999", "-np 0", "-b 0", "-fa maybe", "-ctk q9", "-ctv Q8_0",
         "-ngl some", "-ts a,b", "-ts", "-ts ,", "-ts 1,-1", "-ts nan", "-ts inf,1",
         "-ts 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "-sm diagonal", "-mg first",
-        "-dev ,", "--rpc ,", "-lm fast", "-ot exps", "-ot exps=", "-ncmoe -1", "-ncffn 100000", "-fit perhaps",
+        "-dev ,", "--rpc ,", "-lm fast", "-ot exps", "-ot exps=", "-ncmoe -1", "-ncffn 100000",
+        "-fit perhaps", "--kv-unified-per-slot x",
         "-ctv q8_0 -fa off", "--control-vector-layer-range 1",
     ],
 )  # fmt: skip

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from terazi.engines.llama_cpp.arguments import settings_argv
 from terazi.engines.llama_cpp.binary import Binary, read_binary
 from terazi.engines.llama_cpp.commands import parse_command
-from terazi.engines.llama_cpp.launch import launch_spec, settings_argv
+from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.errors import EngineError
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache

@@ -78,6 +78,9 @@ def test_pipeline_needs_all_layers_on_several_devices_and_nothing_moved() -> Non
         ({"type_v": "q8_0", "flash_attn": "off"}, "flash attention"),
         ({"type_k": "q9_9"}, "q9_9"),
         ({"n_parallel": 257}, "256"),
+        ({"n_parallel": 33, "n_batch": 32}, "33 slots"),
+        ({"n_parallel": 1, "n_batch": 1}, "too small"),
+        ({"n_parallel": 1, "n_ctx": 1}, "too small"),
         ({"split_mode": "row"}, "rows"),
     ],
 )

@@ -1,0 +1,73 @@
+"""Settings as llama.cpp's own flags, build b11434's spellings: every setting that moves memory is said.
+
+In: ``LlamaCppSettings``. Out: ``Flag`` by ``Flag``, or the words of a command that a person could type.
+"""
+
+from typing import NamedTuple
+
+from terazi.memory.llama_cpp.layers import ALL_LAYERS
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+
+
+class Flag(NamedTuple):
+    """One flag: its spellings, preferred first; its value; whether a binary without it can't be used."""
+
+    names: tuple[str, ...]
+    value: str | None = None
+    needed: bool = True
+    why: str = ""
+
+
+#: Without it the engine would move layers and cut the context behind the plan's back.
+FIT_OFF = Flag(names=("--fit", "-fit"), value="off")
+
+
+def settings_argv(settings: LlamaCppSettings, model_path: str) -> tuple[str, ...]:
+    """The command that a person could type to get exactly *settings* (build b11434's spellings)."""
+    words = [settings.tool, "-m", model_path]
+    for flag in (*memory_flags(settings), FIT_OFF):
+        words += [flag.names[0]] if flag.value is None else [flag.names[0], flag.value]
+    return tuple(words)
+
+
+def memory_flags(s: LlamaCppSettings) -> tuple[Flag, ...]:
+    """Every setting of the plan. What only names a default of the tool (no split, no override) is left unsaid."""
+    flags = [
+        Flag(names=("-c", "--ctx-size"), value=str(s.n_ctx)),
+        Flag(names=("-b", "--batch-size"), value=str(s.n_batch)),
+        Flag(names=("-ub", "--ubatch-size"), value=str(s.n_ubatch)),
+        Flag(names=("-fa", "--flash-attn"), value=s.flash_attn),
+        Flag(names=("-ctk", "--cache-type-k"), value=s.type_k),
+        Flag(names=("-ctv", "--cache-type-v"), value=s.type_v),
+    ]
+
+    def add(names: tuple[str, ...], value: str | None = None, *, when: bool) -> None:
+        if when:
+            flags.append(Flag(names=names, value=value))
+
+    layers = "all" if s.n_gpu_layers == ALL_LAYERS else str(s.n_gpu_layers)
+    add(("-np", "--parallel"), str(s.n_parallel), when=s.n_parallel is not None)
+    add(("--kv-unified", "-kvu"), when=s.kv_unified is True)
+    add(("--no-kv-unified", "-no-kvu"), when=s.kv_unified is False)
+    add(("--swa-full",), when=s.swa_full)
+    add(("-ngl", "--gpu-layers", "--n-gpu-layers"), layers, when=s.n_gpu_layers is not None)
+    add(("-sm", "--split-mode"), s.split_mode, when=s.split_mode != "layer")
+    add(("-ts", "--tensor-split"), ",".join(f"{x:.9g}" for x in s.tensor_split), when=bool(s.tensor_split))
+    add(("-mg", "--main-gpu"), str(s.main_gpu), when=s.main_gpu != 0)
+    add(("--rpc",), ",".join(s.rpc), when=bool(s.rpc))
+    add(("-dev", "--device"), ",".join(s.devices), when=bool(s.devices))
+    add(("--no-kv-offload", "-nkvo"), when=not s.kv_offload)
+    add(("--no-repack", "-nr"), when=not s.repack)
+    add(("--no-op-offload",), when=not s.op_offload)
+    add(("--no-host",), when=s.no_host)
+    overrides = ",".join(f"{pattern}={buffer}" for pattern, buffer in s.override_tensor)
+    add(("-ot", "--override-tensor"), overrides, when=bool(overrides))
+    add(("--cpu-moe", "-cmoe"), when=s.cpu_moe)
+    add(("-ncmoe", "--n-cpu-moe"), str(s.n_cpu_moe), when=s.n_cpu_moe > 0)
+    add(("--cache-ram", "-cram"), str(s.cache_ram_mib), when=s.cache_ram_mib is not None)
+    add(("--ctx-checkpoints", "-ctxcp"), str(s.ctx_checkpoints), when=s.ctx_checkpoints is not None)
+    add(("--embedding", "--embeddings"), when=s.embedding)
+    # b11434 has one --load-mode where older builds had --no-mmap and --mlock; mapped is what "auto" does.
+    mode = {(True, True): "mmap+mlock", (False, True): "mlock", (False, False): "none"}.get((s.mmap, s.mlock))
+    add(("-lm", "--load-mode"), mode, when=mode is not None)
+    return tuple(flags)
