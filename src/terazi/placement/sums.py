@@ -14,7 +14,7 @@ from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, allocation_bytes, backend_of
-from terazi.memory.llama_cpp.families import family_of, window_layers
+from terazi.memory.llama_cpp.families import family_of, trunk_length, window_layers
 from terazi.memory.llama_cpp.kv import cache_layers
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -119,7 +119,8 @@ def survey(
 def _short_twin(spec: ModelSpec) -> ModelSpec:
     """*spec* with its first blocks only, enough for three devices with every kind of attention on each."""
     family = family_of(spec)
-    if family is None:  # its bound may grow with the layers
+    if family is None or family.own_kv is not None or trunk_length(spec) != spec.block_count:
+        # its bound may grow with the layers; which blocks share a cache or only guess ahead counts from the last
         return spec
     windows = window_layers(spec, family)
     period = windows.index(False) + 1 if True in windows and False in windows else 2

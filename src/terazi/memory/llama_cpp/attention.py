@@ -31,16 +31,21 @@ class Position(NamedTuple):
     factor: Node | None
 
 
-def cache_inputs(sketch: Sketch, cells: int) -> CacheInputs:
-    """The inputs of a cache of *cells* cells a stream."""
-    spec, batch, settings = sketch.spec, sketch.batch, sketch.settings
-    widest_v = max(spec.head_count_kv) * spec.value_length
-    side = _rotation_side(settings.type_k, spec.key_length)
+def all_cache_inputs(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> dict[bool, CacheInputs]:
+    """The inputs of the full cache (False) and of the window cache (True), as far as there are such."""
+    kinds = {cache.window: cache for cache in caches}
+    return {window: _cache_inputs(sketch, kinds[window]) for window in sorted(kinds)}
+
+
+def _cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
+    """The inputs of the cache that *cache* is a layer of."""
+    batch, settings, cells = sketch.batch, sketch.settings, cache.cells
+    side = _rotation_side(settings.type_k, cache.k_head)
     k_rotation = sketch.input(g.F32, side, side) if side else None
-    v_rotation = sketch.input(g.F32, 64, 64) if _rotation_side(settings.type_v, spec.value_length) else None
+    v_rotation = sketch.input(g.F32, 64, 64) if _rotation_side(settings.type_v, cache.v_head) else None
     return CacheInputs(
         sketch.input(g.I64, batch.tokens),
-        sketch.input(g.I64, batch.tokens if batch.flash_attn else batch.tokens * widest_v),
+        sketch.input(g.I64, batch.tokens if batch.flash_attn else batch.tokens * cache.v_width),
         sketch.input(g.F16 if batch.flash_attn else g.F32, cells, batch.tokens // batch.streams, 1, batch.streams),
         k_rotation,
         v_rotation,
@@ -56,29 +61,51 @@ def _rotation_side(cache_type: str, width: int) -> int:
 
 def attend(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """The attention of one block, from the normalised input to the output projection."""
-    family, block = sketch.family, cache.block
-    q, k, v = _project(sketch, x, block)
+    family = sketch.family
+    q, k, v = project(sketch, x, cache)
     q = _turn(sketch, q, position, cache, "q")
     k = _turn(sketch, k, position, cache, "k")
     if family.scaled_queries:
         q = g.like("scale", q)
+    return attend_cached(sketch, (q, k, v), cache, inputs)
+
+
+def attend_cached(
+    sketch: Sketch, projected: tuple[Node, Node, Node], cache: CacheLayer, inputs: CacheInputs
+) -> Node:
+    """``build_attn`` with a cache of K and V: from the queries, keys and values to the output projection."""
+    q, k, v = projected
     if inputs.k_rotation:
         q, k = _rotate(q, inputs.k_rotation), _rotate(k, inputs.k_rotation)
     if inputs.v_rotation:
         v = _rotate(v, inputs.v_rotation)
     for root in (q, k, v) if sketch.batch.windowed else (q, v, k):
         sketch.graph.expand(root)
-    k_cache, v_cache = _store(sketch, k, v, cache, inputs)
-    x = _look_up(sketch, q, (k_cache, v_cache), cache, inputs.mask)
+    return _read(sketch, q, _store(sketch, k, v, cache, inputs), cache, inputs)
+
+
+def attend_shared(sketch: Sketch, q: Node, cache: CacheLayer, inputs: CacheInputs) -> Node:
+    """The same for a block that only asks, and reads what an earlier block has stored."""
+    if inputs.k_rotation:
+        q = _rotate(q, inputs.k_rotation)
+    sketch.graph.expand(q)
+    k_cache = cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
+    v_cache = cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
+    return _read(sketch, q, (k_cache, v_cache), cache, inputs)
+
+
+def _read(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLayer, inputs: CacheInputs) -> Node:
+    x = _look_up(sketch, q, stored, cache, inputs.mask)
     if inputs.v_rotation:
         x = _rotate(x, inputs.v_rotation)
-    return sketch.linear(x, f"blk.{block}.attn_output")
+    return sketch.linear(x, f"blk.{cache.block}.attn_output")
 
 
-def _project(sketch: Sketch, x: Node, block: int) -> tuple[Node, Node, Node]:
-    spec, tokens = sketch.spec, sketch.batch.tokens
+def project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Node]:
+    """``build_qkv``: queries, keys and values, head by head."""
+    spec, tokens, block = sketch.spec, sketch.batch.tokens, cache.block
     heads, kv_heads = spec.head_count[block], spec.head_count_kv[block]
-    shapes = ((spec.key_length, heads), (spec.key_length, kv_heads), (spec.value_length, kv_heads))
+    shapes = ((cache.k_head, heads), (cache.k_head, kv_heads), (cache.v_head, kv_heads))
     if sketch.weight(f"blk.{block}.attn_qkv.weight"):
         joined = sketch.linear(x, f"blk.{block}.attn_qkv")
         q, k, v = (g.view(joined, (*shape, tokens), (4 * shape[0], joined.nb[1])) for shape in shapes)
@@ -94,8 +121,12 @@ def _project(sketch: Sketch, x: Node, block: int) -> tuple[Node, Node, Node]:
 def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: str) -> Node:
     """The norm of a head, if the family has one, and the rotary embedding, if this layer has one."""
     family, block = sketch.family, cache.block
-    if family.qk_norm == "head":
-        x = sketch.norm(x, f"blk.{block}.attn_{part}_norm", block)
+    norm = f"blk.{block}.attn_{part}_norm"
+    normed = sketch.weight(f"{norm}.weight") is not None
+    if family.qk_norm == "head" and normed:
+        x = sketch.norm(x, norm, block)
+    if family.rope == "none":
+        return x
     factor = position.factor if part == "q" else None
     if family.rope == "but_fourth" and block % 4 == 3:
         return g.like("mul", x, factor) if factor else x
@@ -106,6 +137,8 @@ def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: 
         names = ("rope_freqs.weight", "rope_factors_long.weight")
         factors = next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
     x = g.like("rope", x, position.place, *((factors,) if factors else ()))
+    if family.qk_norm == "turned" and normed:
+        x = sketch.norm(x, norm, block)
     return g.like("mul", x, factor) if factor and family.tempered != "unturned" else x
 
 
@@ -119,10 +152,8 @@ def _rotate(x: Node, rotation: Node) -> Node:
 def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInputs) -> tuple[Node, Node]:
     """Write the new rows. Returns the cache tensors."""
     tokens, streams = sketch.batch.tokens, sketch.batch.streams
-    k_cache = _cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
-    v_cache = _cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
-    rows = g.view(k, (cache.k_width, tokens), (k.nb[2],))
-    sketch.graph.expand(g.set_rows(_all_streams(k_cache, streams), rows, inputs.k_ids))
+    k_cache = store_k(sketch, k, cache, inputs)
+    v_cache = cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
     width = v.ne[0] * v.ne[1]
     if sketch.batch.flash_attn:
         rows = g.view(v, (width, tokens), (v.nb[2],))
@@ -139,7 +170,21 @@ def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInp
     return k_cache, v_cache
 
 
-def _cache_tensor(sketch: Sketch, cache_type: str, width: int, cache: CacheLayer) -> Node:
+def store_k(sketch: Sketch, k: Node, cache: CacheLayer, inputs: CacheInputs) -> Node:
+    """Write the new rows of K (``cpy_k``). Returns the cache tensor."""
+    k_cache = cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
+    store_rows(sketch, k, k_cache, inputs.k_ids)
+    return k_cache
+
+
+def store_rows(sketch: Sketch, x: Node, cache: Node, ids: Node) -> None:
+    """Write what *x* holds of each token (width, heads, tokens) as a row of *cache*."""
+    rows = g.view(x, (cache.ne[0], sketch.batch.tokens), (x.nb[2],))
+    sketch.graph.expand(g.set_rows(_all_streams(cache, sketch.batch.streams), rows, ids))
+
+
+def cache_tensor(sketch: Sketch, cache_type: str, width: int, cache: CacheLayer) -> Node:
+    """The tensor of a cache whose rows have *width* elements."""
     kind = CACHE_TYPES[cache_type]
     node = g.leaf((kind.block_size, kind.block_bytes), width, cache.cells, sketch.batch.streams)
     node.home = sketch.backends[cache.device]
@@ -151,30 +196,54 @@ def _all_streams(cache: Node, streams: int) -> Node:
 
 
 def _look_up(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLayer, mask: Node) -> Node:
-    """``build_attn_mha``."""
+    """Read all rows of the cache (``get_k``, ``get_v``) and attend to them."""
     k_cache, v_cache = stored
-    spec, streams, cells = sketch.spec, sketch.batch.streams, cache.cells
-    kv_heads = spec.head_count_kv[cache.block]
+    streams, cells = sketch.batch.streams, cache.cells
+    kv_heads = sketch.spec.head_count_kv[cache.block]
     sink = sketch.weight(f"blk.{cache.block}.attn_sinks.weight")
-    sinks = (sink,) if sink else ()
-    tokens = q.ne[2] // streams
-    q = g.view(q, (q.ne[0], q.ne[1], tokens, streams), (q.nb[1], q.nb[2], q.nb[2] * tokens))
-    k = _heads(k_cache, spec.key_length, kv_heads, cells, streams)
+    k = view_heads(k_cache, cache.k_head, kv_heads, cells, streams)
     if sketch.batch.flash_attn:
-        v = _heads(v_cache, spec.value_length, kv_heads, cells, streams)
-        # the fused operation takes no 32-bit caches
-        k, v = (g.half(x) if x.kind == g.F32 else x for x in (g.swap_heads(k), g.swap_heads(v)))
-        x = g.flash_attention(g.swap_heads(q), k, v, mask, *sinks)
-        x = g.reshape(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
+        v = view_heads(v_cache, cache.v_head, kv_heads, cells, streams)
     else:
         size = v_cache.kind[1]
         v = g.view(
             v_cache,
-            (cells, kv_heads, spec.value_length, streams),
-            (size * cells * spec.value_length, size * cells, size * cells * cache.v_width),
+            (cells, kv_heads, cache.v_head, streams),
+            (size * cells * cache.v_head, size * cells, size * cells * cache.v_width),
         )
-        scores = g.like("soft_max", g.mul_mat(g.swap_heads(k), g.swap_heads(q)), mask, *sinks)
-        x = g.swap_heads(g.mul_mat(g.swap_heads(v), scores))
+    return multi_head(sketch, (q, k, v), mask, (sink,) if sink else ())
+
+
+def multi_head(
+    sketch: Sketch,
+    parts: tuple[Node, Node, Node],
+    mask: Node,
+    sinks: tuple[Node, ...] = (),
+    decompress: Node | None = None,
+) -> Node:
+    """``build_attn_mha``: queries, keys and values (head width, heads, tokens, streams) to one row a token.
+
+    *decompress* is the matrix that turns compressed values into those of each head.
+    """
+    q, k, v = parts
+    streams = k.ne[3]
+    tokens = q.ne[2] // streams
+    q = g.view(q, (q.ne[0], q.ne[1], tokens, streams), (q.nb[1], q.nb[2], q.nb[2] * tokens))
+    transposed = v.nb[1] > v.nb[2]
+    q, k, v = g.swap_heads(q), g.swap_heads(k), g.swap_heads(v)
+    if sketch.batch.flash_attn:
+        # the fused operation takes no 32-bit keys and values
+        k, v = (g.half(x) if x.kind == g.F32 else x for x in (k, v))
+        x = g.flash_attention(q, k, v, mask, *sinks)
+        if decompress:
+            x = g.contiguous(g.swap_heads(g.mul_mat(decompress, g.swap_heads(x))))
+        x = g.reshape(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
+    else:
+        scores = g.like("soft_max", g.mul_mat(k, q), mask, *sinks)
+        x = g.mul_mat(v if transposed else g.contiguous(g.transpose(v)), scores)
+        if decompress:
+            x = g.mul_mat(decompress, x)
+        x = g.swap_heads(x)
         x = g.contiguous(x, x.ne[0] * x.ne[1], x.ne[2] * x.ne[3])
         if not sketch.settings.kv_offload:
             x.backend = sketch.backends[HOST]
@@ -182,6 +251,7 @@ def _look_up(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLay
     return x
 
 
-def _heads(cache: Node, width: int, kv_heads: int, cells: int, streams: int) -> Node:
+def view_heads(cache: Node, width: int, kv_heads: int, cells: int, streams: int) -> Node:
+    """``get_k``: the rows of a cache, head by head."""
     nb = (g.row_bytes(cache.kind, width), cache.nb[1], cache.nb[1] * cells)
     return g.view(cache, (width, kv_heads, cells, streams), nb)

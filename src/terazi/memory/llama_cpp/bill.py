@@ -127,7 +127,8 @@ def _gap(buffer: WeightBuffer) -> BillLine:
 def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLine]:
     groups: dict[tuple[str, bool], list[CacheLayer]] = {}
     for cache in caches:
-        groups.setdefault((cache.device, cache.window), []).append(cache)
+        if not cache.shared:
+            groups.setdefault((cache.device, cache.window), []).append(cache)
     for (device, window), group in groups.items():
         yield BillLine(
             term=Term.KV,

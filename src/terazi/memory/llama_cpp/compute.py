@@ -9,10 +9,11 @@ from collections.abc import Callable
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
-from terazi.memory.llama_cpp.decoder import draw_decoder
+from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.limits import check_graph_size
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -42,6 +43,9 @@ def compute_bytes(
         caches: from ``kv.cache_layers``.
         placements: from ``weights.place_tensors``.
         pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
+
+    Raises:
+        UsageError: if the engine would abort over the size of the graph.
     """
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
     ids[HOST] = len(resolved.devices)
@@ -61,13 +65,16 @@ def compute_bytes(
                 flash_attn=resolved.flash_attn,
                 windowed=any(cache.window for cache in caches),
                 pin_norms=pinned and (tokens < 32 or resolved.full_offload),
+                slots=resolved.n_seq_max,
             ),
             placements=placements,
             backends=ids,
             layer_backends=tuple(ids[device] for device in resolved.layer_devices),
         )
+        graph = draw(sketch, caches)
+        check_graph_size(graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements))
         scheduler = Scheduler(
-            draw_decoder(sketch, caches),
+            graph,
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
             offloads=_offloads(resolved.devices) if settings.op_offload else None,

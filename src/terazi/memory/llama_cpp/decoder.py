@@ -3,24 +3,44 @@
 Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.attention import CacheInputs, Position, attend, cache_inputs
+from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.latent_attention import attend_latent
+from terazi.memory.llama_cpp.parallel import draw_parallel, runs_parallel
+from terazi.memory.llama_cpp.pooling import draw_pooling
 from terazi.memory.llama_cpp.sketch import Sketch
+
+#: Draws the attention of one block, from the normalised input to the output projection.
+Attention: TypeAlias = Callable[[Sketch, Node, Position, CacheLayer, CacheInputs], Node]
 
 
 def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     """Fill *sketch* with the whole model and return its graph, ready for the scheduler."""
     family, batch = sketch.family, sketch.batch
     x = sketch.embeddings()
-    position = Position(sketch.input(g.I32, batch.tokens), _temperature(sketch))
-    cells = {cache.window: cache.cells for cache in caches}
-    inputs = {window: cache_inputs(sketch, cells[window]) for window in sorted(cells)}
+    position = Position(sketch.input(g.I32, batch.tokens * places(sketch)), _temperature(sketch))
+    learnt = sketch.weight("position_embd.weight")
+    if learnt:
+        x = g.like("add", x, g.get_rows(learnt, position.place))
+    inputs = all_cache_inputs(sketch, caches)
     wanted = sketch.input(g.I32, batch.outputs)
+    attention = _attention(sketch, caches)
     for cache in caches:
-        x, residual = _attention_half(sketch, x, position, cache, inputs[cache.window])
+        if family.parallel and runs_parallel(sketch, cache.block):
+            x = draw_parallel(
+                sketch, x, position, cache, (inputs[cache.window], wanted if cache is caches[-1] else None)
+            )
+            continue
+        residual = x
+        if family.pre_norms:
+            x = sketch.norm(x, f"blk.{cache.block}.attn_norm", cache.block)
+        x = attention(sketch, x, position, cache, inputs[cache.window])
         if cache is caches[-1] and not family.select_last:
             # only the wanted rows go on after the last attention
             x, residual = g.get_rows(x, wanted), g.get_rows(residual, wanted)
@@ -29,16 +49,31 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         x.is_output = True
         x = g.get_rows(x, wanted)
     hidden = sketch.norm(x, "output_norm", None)
+    hidden.is_output = True
+    draw_logits(sketch, hidden)
+    draw_pooling(sketch, hidden)
+    return sketch.graph
+
+
+def places(sketch: Sketch) -> int:
+    """Numbers that say where a token stands: one, or four if rotary embeddings are cut into sections."""
+    sections = sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.dimension_sections")
+    return 4 if sketch.family.sectioned and isinstance(sections, tuple) and any(sections[:2]) else 1
+
+
+def draw_logits(sketch: Sketch, hidden: Node) -> None:
+    """The output matrix, its bias and the cap on the logits, where the model has them."""
     logits = g.mul_mat(sketch.output_matrix(), hidden)
     bias = sketch.weight("output.bias")
     if bias:
         logits = g.like("add", logits, bias)
+    if sketch.family.parallel and sketch.spec.metadata.get(f"{sketch.spec.architecture}.logit_scale"):
+        logits = g.like("scale", logits)
     cap = sketch.spec.metadata.get(f"{sketch.spec.architecture}.final_logit_softcapping", 0)
     if cap:
         logits = g.like("scale", g.like("unary", g.like("scale", logits)))
-    hidden.is_output = logits.is_output = True
+    logits.is_output = True
     sketch.graph.expand(logits)
-    return sketch.graph
 
 
 def _temperature(sketch: Sketch) -> Node | None:
@@ -49,14 +84,12 @@ def _temperature(sketch: Sketch) -> Node | None:
     return sketch.input(g.F32, 1, 1, sketch.batch.tokens)
 
 
-def _attention_half(
-    sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs
-) -> tuple[Node, Node]:
-    """The attention of one block, and the residual beside it."""
-    residual = x
-    if sketch.family.pre_norms:
-        x = sketch.norm(x, f"blk.{cache.block}.attn_norm", cache.block)
-    return attend(sketch, x, position, cache, inputs), residual
+def _attention(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Attention:
+    if sketch.family.sparse:
+        from terazi.memory.llama_cpp.sparse_attention import SparseAttention
+
+        return SparseAttention(sketch, caches).attend
+    return attend_latent if sketch.family.latent else attend
 
 
 def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> Node:
@@ -67,5 +100,5 @@ def _feed_forward_half(sketch: Sketch, x: Node, residual: Node, block: int) -> N
     x = sketch.norm(inner, f"blk.{block}.{family.ffn_norm}", block) if family.pre_norms else inner
     x = feed_forward(sketch, x, block)
     if family.post_norms:
-        x = sketch.norm(x, f"blk.{block}.post_ffw_norm", None)
+        x = sketch.norm(x, f"blk.{block}.post_ffw_norm", block if family.post_norms == "pinned" else None)
     return g.like("add", inner, x) if family.residual_first else g.like("add", x, inner)

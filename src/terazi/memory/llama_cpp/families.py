@@ -28,12 +28,14 @@ class Experts(NamedTuple):
     Args:
         gating: ``soft_max`` over all experts, ``sigmoid``, or ``chosen``: softmax over those chosen.
         normalised: the weights of the chosen are divided by their sum.
+        by_file: the file may say otherwise about these two (``expert_gating_func``, ``expert_weights_norm``).
         weigh_input: weights multiply what goes in rather than what comes out.
         select_by_logits: the choice is made before the gating function.
     """
 
     gating: str = "soft_max"
     normalised: bool = True
+    by_file: bool = False
     weigh_input: bool = False
     select_by_logits: bool = False
 
@@ -48,11 +50,15 @@ class Family(NamedTuple):
         experts: how experts are chosen, where the model has any.
         norm: ``rms_norm`` or ``norm``.
         pre_norms: attention and feed-forward inputs are normalised.
-        post_norms: attention and feed-forward outputs are normalised too.
+        post_norms: attention and feed-forward outputs are normalised too; with ``pinned`` the second norm may be
+            pinned to the device of its layer like the others.
+        parallel: feed-forward works beside attention, not after it: the order in which feed-forward (f),
+            attention (a) and residual (r) are summed.
         ffn_norm: name of the weight of the norm before the feed-forward half.
-        qk_norm: queries and keys are normalised per ``head``, ``flat`` over all heads, or not at all.
+        qk_norm: queries and keys are normalised per ``head``, ``flat`` over all heads, per head once they are
+            ``turned``, or not at all; not in files without the weights.
         rope: ``all`` layers turn queries and keys, or only ``windowed`` ones if there is a window, or all
-            ``but_fourth`` (every fourth goes without).
+            ``but_fourth`` (every fourth goes without), or ``none``.
         rope_factors: the file may carry frequency factors for RoPE.
         scaled_embeddings: token embeddings are scaled by ``rows``, ``whole``, or not at all.
         scaled_queries: queries are scaled before attention.
@@ -60,6 +66,11 @@ class Family(NamedTuple):
         select_last: outputs are picked after the last block instead of inside it.
         tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
             the file gives the metadata key named here.
+        sectioned: the file may cut rotary embeddings into sections for images; then a token has four places.
+        latent: K and V are stored compressed (multi-head latent attention), see ``latent_attention``.
+        sparse: an indexer picks what latent attention looks at, see ``sparse_attention``.
+        own_kv: blocks from this one on read the cache of an earlier block; a metadata key counts them from the end.
+        drawing: which function draws the graph, see ``drawings``.
     """
 
     name: str
@@ -68,7 +79,8 @@ class Family(NamedTuple):
     experts: Experts = Experts()
     norm: str = "rms_norm"
     pre_norms: bool = True
-    post_norms: bool = False
+    post_norms: bool | str = False
+    parallel: str | None = None
     ffn_norm: str = "ffn_norm"
     qk_norm: str | None = None
     rope: str = "all"
@@ -78,6 +90,11 @@ class Family(NamedTuple):
     residual_first: bool = False
     select_last: bool = False
     tempered: str | None = None
+    sectioned: bool = False
+    latent: bool = False
+    sparse: bool = False
+    own_kv: int | str | None = None
+    drawing: str = "decoder"
 
 
 #: Each is drawn after its file in ``src/models/`` and is held against the engine by a test.
@@ -160,7 +177,137 @@ FAMILIES = (
         qk_norm="flat",
         experts=Experts(gating="sigmoid"),
     ),
+    Family(
+        name="deepseek2",
+        architectures=frozenset({"deepseek2"}),
+        latent=True,
+        experts=Experts(normalised=False, by_file=True),
+        tempered="attention.temperature_scale",
+    ),
+    Family(
+        name="deepseek3.2",
+        architectures=frozenset({"deepseek32", "glm-dsa"}),
+        latent=True,
+        sparse=True,
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
+    ),
+    Family(
+        name="deepseek", architectures=frozenset({"deepseek"}), experts=Experts(normalised=False), rope_factors=True
+    ),
+    Family(name="glm4", architectures=frozenset({"glm4"}), post_norms="pinned", sectioned=True),
+    Family(
+        name="glm4-moe",
+        architectures=frozenset({"glm4moe"}),
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
+        qk_norm="head",
+        ffn_norm="post_attention_norm",
+        sectioned=True,
+    ),
+    Family(name="chatglm", architectures=frozenset({"chatglm"})),
+    Family(name="command-r", architectures=frozenset({"command-r"}), norm="norm", qk_norm="head", parallel="fra"),
+    Family(
+        name="cohere2",
+        architectures=frozenset({"cohere2"}),
+        window=SlidingWindow(period=4),
+        norm="norm",
+        rope="windowed",
+        rope_factors=True,
+        parallel="fra",
+    ),
+    Family(
+        name="hunyuan",
+        architectures=frozenset({"hunyuan-dense", "hunyuan-moe", "hunyuan_vl"}),
+        qk_norm="turned",
+        rope_factors=True,
+        sectioned=True,
+    ),
+    Family(name="nemotron", architectures=frozenset({"nemotron"}), norm="norm"),
+    Family(name="stablelm", architectures=frozenset({"stablelm"}), norm="norm", qk_norm="head", parallel="far"),
+    Family(name="gpt2", architectures=frozenset({"gpt2", "starcoder"}), norm="norm", rope="none"),
+    Family(name="gptneox", architectures=frozenset({"gptneox"}), norm="norm", parallel="fra"),
+    Family(name="phi2", architectures=frozenset({"phi2"}), norm="norm", scaled_queries=True, parallel="afr"),
+    Family(name="falcon", architectures=frozenset({"falcon"}), norm="norm", parallel="far"),
+    Family(name="plamo", architectures=frozenset({"plamo"}), parallel="far"),
+    Family(name="orion", architectures=frozenset({"orion"}), norm="norm"),
+    Family(name="olmo", architectures=frozenset({"olmo"}), norm="norm"),
+    Family(name="olmoe", architectures=frozenset({"olmoe"}), qk_norm="flat", experts=Experts(normalised=False)),
+    Family(name="qwen", architectures=frozenset({"qwen"})),
+    Family(name="arcee", architectures=frozenset({"arcee", "exaone"}), rope_factors=True),
+    Family(name="ernie4.5", architectures=frozenset({"ernie4_5"})),
+    Family(
+        name="bailingmoe",
+        architectures=frozenset({"bailingmoe"}),
+        experts=Experts(normalised=False, by_file=True),
+        rope_factors=True,
+    ),
+    Family(
+        name="bailingmoe2",
+        architectures=frozenset({"bailingmoe2", "dots1"}),
+        experts=Experts(normalised=False, by_file=True),
+        qk_norm="head",
+    ),
+    Family(
+        name="exaone-moe",
+        architectures=frozenset({"exaone-moe"}),
+        window=SlidingWindow(period=4, length=128),
+        experts=Experts(normalised=False, by_file=True),
+        qk_norm="head",
+        rope="windowed",
+        rope_factors=True,
+    ),
+    Family(
+        name="gemma4",
+        architectures=frozenset({"gemma4"}),
+        window=SlidingWindow(period=6),
+        own_kv="attention.shared_kv_layers",
+        scaled_embeddings="rows",
+        drawing="gemma4",
+    ),
+    Family(
+        name="gemma3n",
+        architectures=frozenset({"gemma3n"}),
+        window=SlidingWindow(period=5),
+        own_kv=20,
+        scaled_embeddings="rows",
+        drawing="gemma3n",
+    ),
+    Family(
+        name="bert", architectures=frozenset({"bert", "jina-bert-v2"}), norm="norm", rope="none", drawing="encoder"
+    ),
+    Family(
+        name="nomic-bert",
+        architectures=frozenset({"nomic-bert", "nomic-bert-moe", "jina-bert-v3"}),
+        norm="norm",
+        experts=Experts(normalised=False),
+        drawing="encoder",
+    ),
 )
+
+#: Encoders and diffusion models, which keep nothing of earlier tokens (``llama_model::create_memory``).
+WITHOUT_CACHE = frozenset(
+    {
+        "bert",
+        "clef",
+        "dream",
+        "eurobert",
+        "gemma-embedding",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "llada",
+        "llada-moe",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+        "rnd1",
+        "wavtokenizer-dec",
+    }
+)
+#: They have no causal mask, whatever the file says.
+_NEVER_CAUSAL = frozenset({"dream", "gemma-embedding", "llada", "llada-moe", "rnd1"})
+
+#: ``is_pre_5_2`` of ``glm-dsa.cpp``.
+_GLM_5_2_CONTEXT = 1 << 20
 
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
 
@@ -170,6 +317,58 @@ def family_of(spec: ModelSpec) -> Family | None:
     if 0 in spec.head_count_kv:
         return None
     return _BY_ARCHITECTURE.get(spec.architecture)
+
+
+def trunk_length(spec: ModelSpec) -> int:
+    """Blocks that are loaded and run; those behind them guess tokens ahead (``llama_hparams::n_layer``)."""
+    drafts = spec.metadata.get(f"{spec.architecture}.nextn_predict_layers", 0)
+    return spec.block_count - (drafts if isinstance(drafts, int) else 0)
+
+
+def is_causal(spec: ModelSpec) -> bool:
+    """Whether tokens see only those before them (``llama_hparams::causal_attn``)."""
+    causal = spec.metadata.get(f"{spec.architecture}.attention.causal", True)
+    return bool(causal) and spec.architecture not in _NEVER_CAUSAL
+
+
+def stores_latent(spec: ModelSpec, family: Family) -> bool:
+    """Whether only the compressed K is kept (``llama_hparams::is_mla``). Old files lack the keys: they keep all."""
+    keys = ("key_length_mla", "value_length_mla")
+    return family.latent and all(spec.metadata.get(f"{spec.architecture}.attention.{key}") for key in keys)
+
+
+def index_width(spec: ModelSpec, family: Family, block: int) -> int:
+    """Elements of a key of *block*'s indexer; 0 if it has none (``llama_hparams::is_indexer_full``)."""
+    width = spec.metadata.get(f"{spec.architecture}.attention.indexer.key_length", 0)
+    if not family.sparse or not isinstance(width, int):
+        return 0
+    types = spec.metadata.get(f"{spec.architecture}.attention.indexer.types")
+    if spec.architecture != "glm-dsa":
+        has_one = True
+    elif isinstance(types, tuple):
+        has_one = block < len(types) and bool(types[block])
+    else:
+        # before GLM 5.2 all had one; since then every fourth has, from the third on
+        has_one = spec.context_length < _GLM_5_2_CONTEXT or block < 2 or block % 4 == 2
+    return width if has_one else 0
+
+
+def blocks_with_kv(spec: ModelSpec, family: Family) -> int:
+    """How many blocks, from the first, keep K and V of their own (``llama_hparams::has_kv``)."""
+    if isinstance(family.own_kv, str):
+        shared = spec.metadata.get(f"{spec.architecture}.{family.own_kv}", 0)
+        # at least one of each kind, or the engine aborts
+        return max(2, spec.block_count - shared) if isinstance(shared, int) else spec.block_count
+    return spec.block_count if family.own_kv is None else min(family.own_kv, spec.block_count)
+
+
+def head_widths(spec: ModelSpec, *, window: bool) -> tuple[int, int]:
+    """Elements of one head's K and V (``llama_hparams::n_embd_head_k``, ``_v``): window layers may differ."""
+    if not window:
+        return spec.key_length, spec.value_length
+    keys = (("key_length_swa", spec.key_length), ("value_length_swa", spec.value_length))
+    k_head, v_head = (spec.metadata.get(f"{spec.architecture}.attention.{key}", width) for key, width in keys)
+    return int(k_head) if isinstance(k_head, int) else 0, int(v_head) if isinstance(v_head, int) else 0
 
 
 def window_layers(spec: ModelSpec, family: Family) -> tuple[bool, ...]:

@@ -4,22 +4,25 @@ Source: ``src/llama-graph.cpp`` (``build_ffn``, ``build_moe_ffn``), b11434.
 """
 
 from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.families import Experts
 from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.sketch import Sketch
+from terazi.models.spec import ModelSpec
 
 
 def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
     """From the normalised input to the sum that is added to the residual."""
     name = f"blk.{block}"
     if not sketch.weight(f"{name}.ffn_gate_inp.weight"):
-        return _dense(sketch, x, name, "")
-    mixed = _experts(sketch, x, name)
+        return dense(sketch, x, name)
+    mixed = experts(sketch, x, name)
     if sketch.weight(f"{name}.ffn_up_shexp.weight"):
-        return g.like("add", mixed, _dense(sketch, x, name, "_shexp"))
+        return g.like("add", mixed, dense(sketch, x, name, "_shexp"))
     return mixed
 
 
-def _dense(sketch: Sketch, x: Node, name: str, suffix: str) -> Node:
+def dense(sketch: Sketch, x: Node, name: str, suffix: str = "") -> Node:
+    """``build_ffn``."""
     up = sketch.linear(x, f"{name}.ffn_up{suffix}")
     down = sketch.need(f"{name}.ffn_down{suffix}.weight")
     if sketch.weight(f"{name}.ffn_gate{suffix}.weight"):
@@ -32,41 +35,50 @@ def _dense(sketch: Sketch, x: Node, name: str, suffix: str) -> Node:
     return sketch.linear(x, f"{name}.ffn_down{suffix}")
 
 
-def _experts(sketch: Sketch, x: Node, name: str) -> Node:
+def experts(sketch: Sketch, x: Node, name: str, logits: Node | None = None) -> Node:
+    """``build_moe_ffn``. The router's *logits* may come from elsewhere."""
     family, used = sketch.family.experts, sketch.spec.expert_used_count
-    weights, chosen = _gate(sketch, x, name)
+    weights, chosen = _gate(sketch, x, name, logits)
     sketch.graph.expand(weights)
     x = g.reshape(x, x.ne[0], 1, x.ne[1])
     if family.weigh_input:
         repeated = Node("repeat", x.kind, (x.ne[0], used, x.ne[2], 1), (x,))
         x = g.like("mul", repeated, weights)
-    up = _product(sketch, f"{name}.ffn_up_exps", x, chosen)
-    if sketch.weight(f"{name}.ffn_gate_exps.weight"):
-        inner = g.like("glu", _product(sketch, f"{name}.ffn_gate_exps", x, chosen), up)
-    else:
-        inner = g.like("unary", up)
-    x = _product(sketch, f"{name}.ffn_down_exps", inner, chosen)
+    x = _product(sketch, f"{name}.ffn_down_exps", _inner(sketch, x, name, chosen), chosen)
     if not family.weigh_input:
         x = g.like("mul", x, weights)
     return _sum_experts(sketch, x, used)
 
 
-def _gate(sketch: Sketch, x: Node, name: str) -> tuple[Node, Node]:
+def _inner(sketch: Sketch, x: Node, name: str, chosen: Node) -> Node:
+    if sketch.weight(f"{name}.ffn_gate_up_exps.weight"):
+        both = _product(sketch, f"{name}.ffn_gate_up_exps", x, chosen)
+        gate, up = (g.view(both, (both.ne[0] // 2, *both.ne[1:3]), both.nb[1:3]) for _ in range(2))
+        return g.like("glu", gate, up)
+    up = _product(sketch, f"{name}.ffn_up_exps", x, chosen)
+    if sketch.weight(f"{name}.ffn_gate_exps.weight"):
+        return g.like("glu", _product(sketch, f"{name}.ffn_gate_exps", x, chosen), up)
+    return g.like("unary", up)
+
+
+def _gate(sketch: Sketch, x: Node, name: str, logits: Node | None) -> tuple[Node, Node]:
     """The weights of the chosen experts, and which they are."""
-    family, spec, tokens = sketch.family.experts, sketch.spec, x.ne[1]
+    family, spec, tokens = experts_of(sketch), sketch.spec, x.ne[1]
     used, count = spec.expert_used_count, spec.expert_count
-    logits = sketch.linear(x, f"{name}.ffn_gate_inp")
+    logits = logits or sketch.linear(x, f"{name}.ffn_gate_inp")
     values = logits if family.gating == "chosen" else g.like(_GATING[family.gating], logits)
     bias = sketch.weight(f"{name}.exp_probs_b.bias")
     rated = g.like("add", values, bias) if bias else values
-    order = Node("argsort", g.I32, rated.ne, (logits if family.select_by_logits else rated,))
-    chosen = g.view(order, (used, tokens), (order.nb[1],))
+    groups = spec.metadata.get(f"{spec.architecture}.expert_group_count", 0)
+    if isinstance(groups, int) and groups > 1:
+        rated = _best_groups(sketch, rated, groups)
+    chosen = g.top(logits if family.select_by_logits else rated, used)
     weights = g.get_rows(g.reshape(values, 1, count, tokens), chosen)
     if family.gating == "chosen":
         weights = g.reshape(g.like("soft_max", g.reshape(weights, used, tokens)), 1, used, tokens)
     if family.normalised:
         weights = g.reshape(weights, used, tokens)
-        total = g.like("clamp", Node("sum_rows", g.F32, (1, tokens, 1, 1), (weights,)))
+        total = g.like("clamp", g.sum_rows(weights))
         weights = g.reshape(g.like("div", weights, total), 1, used, tokens)
     scale = spec.metadata.get(f"{spec.architecture}.expert_weights_scale", 0.0)
     if scale not in {0.0, 1.0}:
@@ -74,11 +86,47 @@ def _gate(sketch: Sketch, x: Node, name: str) -> tuple[Node, Node]:
     return weights, chosen
 
 
+def experts_of(sketch: Sketch) -> Experts:
+    """How this file's experts are chosen."""
+    family, spec = sketch.family.experts, sketch.spec
+    if not family.by_file:
+        return family
+    gating = spec.metadata.get(f"{spec.architecture}.expert_gating_func", 0)
+    named = _BY_NUMBER.get(gating) if isinstance(gating, int) else None
+    normalised = spec.metadata.get(f"{spec.architecture}.expert_weights_norm", family.normalised)
+    return family._replace(gating=named or family.gating, normalised=bool(normalised))
+
+
+def _best_groups(sketch: Sketch, rated: Node, groups: int) -> Node:
+    """Ratings with all groups masked but the best; a group counts as much as its two best experts."""
+    spec, tokens = sketch.spec, rated.ne[1]
+    size = spec.expert_count // groups
+    grouped = g.reshape(rated, size, groups, tokens)
+    best = g.top(grouped, 2)
+    scores = g.get_rows(g.reshape(grouped, 1, size, groups, tokens), best)
+    scores = g.sum_rows(g.reshape(scores, 2, groups, tokens))
+    kept = g.top(g.reshape(scores, groups, tokens), _groups_used(spec))
+    masked = g.set_rows(g.like("fill", grouped), g.get_rows(grouped, kept), kept)
+    return g.reshape(masked, spec.expert_count, tokens)
+
+
+def _groups_used(spec: ModelSpec) -> int:
+    used = spec.metadata.get(f"{spec.architecture}.expert_group_used_count", 1)
+    return used if isinstance(used, int) else 1
+
+
+#: ``llama_expert_gating_func_type``.
+_BY_NUMBER = {1: "soft_max", 2: "sigmoid", 3: "chosen"}
 _GATING = {"soft_max": "soft_max", "sigmoid": "unary"}
 
 
 def _product(sketch: Sketch, name: str, x: Node, chosen: Node) -> Node:
     x = g.mul_mat_id(sketch.need(f"{name}.weight"), x, chosen)
+    scale = sketch.weight(f"{name}.scale")
+    if scale:
+        # one factor an expert, looked up for those chosen
+        each = Node("repeat", g.F32, (1, scale.ne[0], x.ne[2], 1), (g.reshape(scale, 1, scale.ne[0]),))
+        x = g.like("mul", x, g.get_rows(each, chosen))
     bias = sketch.weight(f"{name}.bias")
     return g.like("add_id", x, bias, chosen) if bias else x
 

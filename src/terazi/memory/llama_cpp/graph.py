@@ -29,6 +29,7 @@ IN_PLACE = frozenset(
         "soft_max",
         "sqr",
         "sqrt",
+        "sub",
         "unary",
     }
 )
@@ -180,6 +181,12 @@ def swap_heads(x: Node) -> Node:
     return Node("permute", x.kind, (ne0, ne2, ne1, ne3), (x,), nb=(nb0, nb2, nb1, nb3), view=x)
 
 
+def streams_first(x: Node) -> Node:
+    """``ggml_permute(x, 1, 2, 0, 3)``: dimension 2 becomes the first."""
+    (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = x.ne, x.nb
+    return Node("permute", x.kind, (ne2, ne0, ne1, ne3), (x,), nb=(nb2, nb0, nb1, nb3), view=x)
+
+
 def transpose(x: Node) -> Node:
     """Dimensions 0 and 1 swapped, without moving anything."""
     (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = x.ne, x.nb
@@ -189,6 +196,24 @@ def transpose(x: Node) -> Node:
 def contiguous(x: Node, *ne: int) -> Node:
     """A contiguous copy, in the shape *ne* if given."""
     return Node("cont", x.kind, _four(ne) if ne else x.ne, (x,))
+
+
+def top(x: Node, count: int) -> Node:
+    """``ggml_argsort_top_k``: where the *count* largest of each row are."""
+    order = Node("argsort", I32, x.ne, (x,))
+    return view(order, (count, *x.ne[1:]), order.nb[1:])
+
+
+def sum_rows(x: Node) -> Node:
+    """The sum of each row."""
+    return Node("sum_rows", x.kind, (1, *x.ne[1:]), (x,))
+
+
+def concat(first: Node, second: Node, dimension: int) -> Node:
+    """Both, one after the other in *dimension*."""
+    ne = list(first.ne)
+    ne[dimension] += second.ne[dimension]
+    return Node("concat", first.kind, (ne[0], ne[1], ne[2], ne[3]), (first, second))
 
 
 def half(x: Node) -> Node:

@@ -6,9 +6,20 @@ window cache), ``src/llama-model.cpp:create_memory``.
 
 from typing import NamedTuple
 
+from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.families import Family, window_layers, window_length
+from terazi.memory.llama_cpp.families import (
+    WITHOUT_CACHE,
+    Family,
+    blocks_with_kv,
+    head_widths,
+    index_width,
+    stores_latent,
+    trunk_length,
+    window_layers,
+    window_length,
+)
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.ggml_types import row_bytes
@@ -17,7 +28,11 @@ from terazi.units import pad
 
 
 class CacheLayer(NamedTuple):
-    """The K and V of one block. ``cells`` is a stream's length; widths are in elements."""
+    """The K and V of one block. ``cells`` is a stream's length; widths are in elements, of all heads and of one.
+
+    ``v_width`` is 0 where V is a part of K. A ``shared`` block reads another's cache: it takes no bytes itself, and
+    ``device`` is where that one lies. ``k_bytes`` includes the keys of an indexer, ``index_width`` elements a row.
+    """
 
     block: int
     device: str
@@ -27,6 +42,10 @@ class CacheLayer(NamedTuple):
     v_width: int
     k_bytes: int
     v_bytes: int
+    k_head: int
+    v_head: int
+    shared: bool = False
+    index_width: int = 0
 
 
 def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) -> int:
@@ -37,25 +56,44 @@ def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) ->
     return pad(min(resolved.n_ctx_seq, window + resolved.n_ubatch), CELLS)
 
 
+def widest_v(spec: ModelSpec, windows: tuple[bool, ...]) -> int:
+    """``llama_hparams::n_embd_v_gqa_max``, in elements."""
+    return max(
+        (heads * head_widths(spec, window=w)[1] for heads, w in zip(spec.head_count_kv, windows, strict=True)),
+        default=0,
+    )
+
+
 def cache_layers(
     spec: ModelSpec, family: Family | None, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[CacheLayer, ...]:
-    """One entry for each block that keeps K and V. Without a *family*, every block keeps them at full length."""
+    """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length."""
+    if spec.architecture in WITHOUT_CACHE:
+        return ()
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
     short = window_cells(window_length(spec, family), settings, resolved) if family and any(windows) else 0
+    latent = family is not None and stores_latent(spec, family)
     # without flash attention V is stored transposed, every layer as wide as the widest
-    widest_v = max(spec.head_count_kv, default=0) * spec.value_length
+    common_v = 0 if latent or resolved.flash_attn else widest_v(spec, windows)
+    owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
-    layers = []
-    for block in range(spec.block_count):
+    layers: list[CacheLayer] = []
+    for block in range(trunk_length(spec) if family else spec.block_count):
         heads = spec.head_count_kv[block]
         if heads == 0:
             continue
+        if block >= owners:
+            # the last two blocks with a cache are one of each kind (``layer_reuse_cb`` of ``create_memory``)
+            owner = owners - (2 if windows[block] else 1)
+            layers.append(layers[owner]._replace(block=block, k_bytes=0, v_bytes=0, shared=True))
+            continue
         device = resolved.layer_devices[block] if settings.kv_offload else HOST
         cells = short if windows[block] else resolved.n_ctx_seq
-        k_width = heads * spec.key_length
-        v_width = heads * spec.value_length if resolved.flash_attn else widest_v
+        k_head, v_head = head_widths(spec, window=windows[block])
+        k_width = heads * k_head
+        v_width = 0 if latent else common_v or heads * v_head
         rows = cells * resolved.n_stream
+        index = index_width(spec, family, block) if family else 0
         layers.append(
             CacheLayer(
                 block=block,
@@ -64,12 +102,16 @@ def cache_layers(
                 cells=cells,
                 k_width=k_width,
                 v_width=v_width,
-                k_bytes=allocation_bytes(
-                    by_id.get(device), settings.type_k, (k_width, rows), row_bytes(settings.type_k, k_width) * rows
-                ),
-                v_bytes=allocation_bytes(
-                    by_id.get(device), settings.type_v, (v_width, rows), row_bytes(settings.type_v, v_width) * rows
-                ),
+                k_bytes=_cache_bytes(by_id.get(device), settings.type_k, k_width, rows)
+                + _cache_bytes(by_id.get(device), settings.type_k, index, rows),
+                v_bytes=_cache_bytes(by_id.get(device), settings.type_v, v_width, rows),
+                k_head=k_head,
+                v_head=v_head,
+                index_width=index,
             )
         )
     return tuple(layers)
+
+
+def _cache_bytes(device: Device | None, kind: str, width: int, rows: int) -> int:
+    return allocation_bytes(device, kind, (width, rows), row_bytes(kind, width) * rows) if width else 0

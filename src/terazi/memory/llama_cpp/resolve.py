@@ -10,6 +10,7 @@ from typing import NamedTuple
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
+from terazi.memory.llama_cpp.families import family_of, head_widths, is_causal, stores_latent
 from terazi.memory.llama_cpp.layers import assign_layers, gpu_layers, select_devices
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.models.spec import ModelSpec
@@ -72,7 +73,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
     n_batch_asked = settings.n_batch
     if settings.embedding and settings.tool in SERVERS:
         n_batch_asked = min(n_batch_asked, n_ubatch_asked)
-    n_batch = min(wanted, n_batch_asked)
+    n_batch = min(wanted, n_batch_asked) if is_causal(spec) else n_batch_asked
     n_ubatch = min(n_batch, n_ubatch_asked)
 
     n_ctx = pad(wanted, CELLS)
@@ -130,10 +131,22 @@ def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:
     """Refuse the cache types that ``llama_init_from_model`` refuses.
 
     Raises:
-        UsageError: quantised V without flash attention, or rows that aren't whole blocks.
+        UsageError: quantised V without flash attention, rows that aren't whole blocks, or two types for one row.
     """
-    widths = {"-ctk": (settings.type_k, spec.key_length), "-ctv": (settings.type_v, spec.value_length)}
-    for flag, (name, width) in widths.items():
+    family = family_of(spec)
+    if family and stores_latent(spec, family) and settings.type_k != settings.type_v:
+        raise UsageError(
+            "This model keeps K and V in one compressed row, so llama.cpp wants the same type for both.",
+            hint=f"Use -ctk {settings.type_k} -ctv {settings.type_k}.",
+        )
+    full, window = head_widths(spec, window=False), head_widths(spec, window=True)
+    widths = (
+        ("-ctk", settings.type_k, full[0]),
+        ("-ctv", settings.type_v, full[1]),
+        ("-ctk", settings.type_k, window[0]),
+        ("-ctv", settings.type_v, window[1]),
+    )
+    for flag, name, width in widths:
         if name not in CACHE_TYPES:
             raise UsageError(
                 f"llama.cpp has no KV cache type {name!r}.", hint=f"Use one of: {', '.join(CACHE_TYPES)}."

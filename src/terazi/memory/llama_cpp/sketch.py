@@ -26,6 +26,7 @@ class Batch(NamedTuple):
         flash_attn: whether attention is one fused operation.
         windowed: whether there is a window cache beside the full one.
         pin_norms: whether norms are pinned to the device of their layer.
+        slots: sequences.
     """
 
     tokens: int
@@ -34,6 +35,7 @@ class Batch(NamedTuple):
     flash_attn: bool
     windowed: bool
     pin_norms: bool
+    slots: int = 1
 
 
 class Sketch:
@@ -130,10 +132,13 @@ class Sketch:
             x = g.like("scale", x)
         return x
 
-    def norm(self, x: Node, name: str, layer: int | None) -> Node:
-        """A norm with its weight and bias, if it has them. With a *layer* it may be pinned to that one's device."""
+    def norm(self, x: Node, name: str, layer: int | None, *, kind: str | None = None) -> Node:
+        """A norm with its weight and bias, if it has them. With a *layer* it may be pinned to that one's device.
+
+        It is the family's, or of another *kind*.
+        """
         weight, bias = self.weight(f"{name}.weight"), self.weight(f"{name}.bias")
-        x = g.like(self.family.norm, x)
+        x = g.like(kind or self.family.norm, x)
         if (weight or bias) and layer is not None and self.batch.pin_norms:
             x.backend = self.layer_backends[layer]
         if weight:

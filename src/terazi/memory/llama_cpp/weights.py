@@ -14,6 +14,7 @@ from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
+from terazi.memory.llama_cpp.families import trunk_length
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -28,6 +29,25 @@ _INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
 _FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 #: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
+#: Encoders have no output matrix.
+_NO_OUTPUT = frozenset(
+    {
+        "bert",
+        "eurobert",
+        "jina-bert-v2",
+        "jina-bert-v3",
+        "modern-bert",
+        "neo-bert",
+        "nomic-bert",
+        "nomic-bert-moe",
+    }
+)
+#: These leave out the blocks that guess tokens ahead, unless they are asked for (``TENSOR_SKIP``).
+_SKIPS_DRAFTS = frozenset(
+    {"bailingmoe2", "deepseek2", "deepseek32", "exaone-moe", "exaone4", "glm-dsa", "glm4", "glm4moe"}
+)
+#: These forget to leave out one small tensor of such a block.
+_KEEPS_BIAS = frozenset({"deepseek32", "glm-dsa"})
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
@@ -67,7 +87,11 @@ def place_tensors(
     chooser = _Chooser(settings, resolved, isa)
     placements: dict[tuple[str, str, BufferKind], Placement] = {}
     twice = []
+    loaded = trunk_length(spec) if spec.architecture in _SKIPS_DRAFTS else spec.block_count
     for tensor in spec.tensors:
+        kept = spec.architecture in _KEEPS_BIAS and tensor.name.endswith(".exp_probs_b.bias")
+        if tensor.block is not None and tensor.block >= loaded and not kept:
+            continue
         for device, product in _uses(tensor, spec, resolved):
             where, kind = chooser.choose(tensor, device, product=product)
             if (tensor.name, where, kind) in placements and spec.architecture in _OUTPUT_FIRST:
@@ -113,7 +137,8 @@ def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple
         yield resolved.layer_devices[0], multiplies(tensor)
     elif tensor.name.startswith(_INPUT) and not tensor.name.startswith(_FIRST_BLOCK):
         yield HOST, False
-        if tensor.name == "token_embd.weight" and not any(other.name == "output.weight" for other in spec.tensors):
+        tied = spec.architecture not in _NO_OUTPUT and not any(t.name == "output.weight" for t in spec.tensors)
+        if tensor.name == "token_embd.weight" and tied:
             # the engine creates it a second time as the output matrix, where that one belongs
             yield output, True
     else:

@@ -1,0 +1,23 @@
+"""Chooses the function that draws a family's graph."""
+
+from terazi.memory.llama_cpp.decoder import draw_decoder
+from terazi.memory.llama_cpp.graph import Graph
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.sketch import Sketch
+
+
+def draw(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+    """The graph of *sketch*'s model, ready for the scheduler. Rare drawings are imported when they are needed."""
+    if sketch.family.drawing == "gemma4":
+        from terazi.memory.llama_cpp.gemma4 import draw_gemma4
+
+        return draw_gemma4(sketch, caches)
+    if sketch.family.drawing == "gemma3n":
+        from terazi.memory.llama_cpp.gemma3n import draw_gemma3n
+
+        return draw_gemma3n(sketch, caches)
+    if sketch.family.drawing == "encoder":
+        from terazi.memory.llama_cpp.encoder import draw_encoder
+
+        return draw_encoder(sketch)
+    return draw_decoder(sketch, caches)

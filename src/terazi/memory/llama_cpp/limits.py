@@ -1,0 +1,61 @@
+"""How large a graph may be before llama.cpp aborts.
+
+Sources, b11434: ``src/llama-context.cpp:graph_max_nodes`` gives the scheduler room by the number of tensors of the
+model; ``ggml/src/ggml.c:ggml_hash_size`` rounds that up. Every node and leaf takes a place; with none left the
+engine ends itself (``ggml-impl.h:330: fatal error``). Models with few tensors and many operations come close: a
+quantised cache in several streams is too much for Phi-4.
+"""
+
+from bisect import bisect_left
+
+from terazi.errors import UsageError
+from terazi.memory.llama_cpp.graph import Graph
+
+#: ``ggml_hash_size``: the next primes after powers of two, as far as a graph may need them.
+_PLACES = (1031, 2053, 4099, 8209, 16411, 32771, 65537, 131101, 262147, 524309, 1048583)
+#: Architecture → (places a token, places a tensor) where it isn't 8 a tensor and at least 1024.
+_ROOMIER = {
+    **dict.fromkeys(("kimi-k3", "glm5-next"), (160, 64)),
+    "hrm_text": (80, 64),
+    **dict.fromkeys(
+        (
+            "qwen3next",
+            "kimi-linear",
+            "bailingmoe3",
+            "qwen35",
+            "qwen35moe",
+            "clef",
+            "qwen4exp",
+            "deepseek4",
+            "nanbeige",
+            "minimax-01",
+            "minimax-m3",
+            "hy_v4",
+        ),
+        (40, 32),
+    ),
+}
+
+
+def check_graph_size(graph: Graph, architecture: str, *, tokens: int, tensors: int) -> None:
+    """Refuse what the engine would abort on.
+
+    Args:
+        graph: as drawn for *tokens* tokens.
+        architecture: of the model.
+        tokens: of the largest micro-batch.
+        tensors: that the engine creates, duplicates included.
+
+    Raises:
+        UsageError: if the graph has more nodes and leaves than the scheduler has places.
+    """
+    a_token, a_tensor = _ROOMIER.get(architecture, (0, 8))
+    room = max(1024, a_token * tokens, a_tensor * tensors)
+    places = _PLACES[bisect_left(_PLACES, room)] if room <= _PLACES[-1] else room
+    size = len(graph.nodes) + len(graph.leaves)
+    if size > places:
+        raise UsageError(
+            f"llama.cpp would abort: the graph has {size} parts, and for a model of {tensors} tensors there are "
+            f"{places} places.",
+            hint="Use -ctk f16 -ctv f16, or --kv-unified instead of one cache a slot.",
+        )

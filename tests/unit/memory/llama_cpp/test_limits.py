@@ -1,0 +1,42 @@
+"""Commands of Phi-4 that the engine was seen to abort on, and their neighbours that it loads."""
+
+from pathlib import Path
+
+import pytest
+
+import bill_cases
+from terazi.engines.llama_cpp.commands import parse_command
+from terazi.errors import UsageError
+from terazi.memory.llama_cpp.bill import weigh
+
+PHI4 = bill_cases.load(Path(__file__).parents[3] / "golden" / "bill_cases.json")["phi-4-14b"]
+
+
+def weigh_phi4(options: str, devices: int = 0) -> None:
+    command = ["llama-fit-params", "-c", "16384", *options.split()]
+    weigh(PHI4.spec, parse_command(command).settings, bill_cases.stand_ins(devices), PHI4.isa)
+
+
+@pytest.mark.parametrize(
+    ("options", "devices"),
+    [
+        ("-np 2 -fa on -ctk q8_0 -ctv q8_0", 0),
+        ("--rpc a:1,b:1,c:1 -ngl 999 -ts 5,3,2 -fa on -ctk q8_0 -ctv q8_0 -np 4", 3),
+    ],
+)
+def test_refuses_what_the_engine_aborts_on(options: str, devices: int) -> None:
+    with pytest.raises(UsageError, match="would abort"):
+        weigh_phi4(options, devices)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "-np 1 -fa on -ctk q8_0 -ctv q8_0",
+        "-np 2 -fa on -ctk q8_0",
+        "-np 2 -fa on -ctv q8_0",
+        "-np 4 -fa off -ctk q8_0",
+    ],
+)
+def test_allows_what_the_engine_loads(options: str) -> None:
+    weigh_phi4(options)
