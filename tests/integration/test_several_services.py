@@ -5,7 +5,8 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from running import REPO, engines_of, eventually, terazi, up
+from deadline import until
+from running import REPO, engines_of, terazi, up
 
 FAKE = {
     "TERAZI_LLAMA_SERVER": str(REPO / "tests" / "fakes" / "engine.py"),
@@ -52,7 +53,7 @@ def test_several_stops_at_once_all_wait_for_the_same_end(tmp_path: Path) -> None
     with up(tmp_path, "--context", "512", **FAKE) as service, ThreadPoolExecutor(4) as pool:
         url = service.url()
         answer = pool.submit(_stream, url)
-        eventually("it streams", lambda: '"in_flight": 1' in terazi(tmp_path, "ps", "--json").stdout)
+        until(lambda: '"in_flight": 1' in terazi(tmp_path, "ps", "--json").stdout, 30)
         stops = [pool.submit(terazi, tmp_path, "stop") for _ in range(3)]
         assert answer.result(30).endswith(b"data: [DONE]\n\n")
         for stop in stops:

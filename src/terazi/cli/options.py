@@ -25,6 +25,11 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_price(parser: argparse.ArgumentParser) -> None:
+    """``--price-per-kwh``."""
+    parser.add_argument("--price-per-kwh", type=_price, metavar="X", help="of electricity, for the cost")
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Engine settings that may be pinned; what isn't given is chosen and said."""
     group = parser.add_argument_group("engine settings (chosen when not given)")
@@ -114,6 +119,13 @@ def port(text: str) -> int:
 def natural(text: str) -> int:
     """A count that may be none, for argparse."""
     return _whole(text, 0, _LARGEST)
+
+
+def _price(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a price, e.g. 0.30")
+    return value
 
 
 def _positive(text: str) -> int:

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key", metavar="KEY", help="what clients must send; $TERAZI_API_KEY keeps it out of `ps`"
     )
     parser.add_argument("--config", metavar="FILE", help="terazi.toml to read")
+    options.add_price(parser)
     options.add_workload(parser)
     options.add_settings(parser)
 
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         config=config,
         host=args.host or config.service.host,
         port=config.service.port if args.port is None else args.port,
+        price_per_kwh=config.power.price_per_kwh if args.price_per_kwh is None else args.price_per_kwh,
         api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or config.service.api_key,
     )
     asyncio.run(_serve(request))

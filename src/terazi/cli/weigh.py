@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commands", metavar="FILE", help="one engine command a line in (- is stdin), one JSON document a line out"
     )
+    options.add_price(parser)
     options.add_workload(parser)
     options.add_settings(parser)
     parser.usage = "terazi weigh [options] MODEL | terazi weigh [options] -- llama-server -m MODEL …"
@@ -42,9 +43,17 @@ def run(args: argparse.Namespace) -> int:
     if args.tail is not None:
         _refuse_pins(args)
         prompt, output = options.lengths(args)
-        weighing = weigh_command(args.tail, find_machine(args.on), prompt=prompt, output=output)
+        weighing = weigh_command(
+            args.tail, find_machine(args.on), prompt=prompt, output=output, price_per_kwh=args.price_per_kwh
+        )
     else:
-        weighing = weigh_model(args.model, find_machine(args.on), options.workload(args), options.pins(args))
+        weighing = weigh_model(
+            args.model,
+            find_machine(args.on),
+            options.workload(args),
+            options.pins(args),
+            price_per_kwh=args.price_per_kwh,
+        )
     if args.json:
         from terazi.service.document import document_text
 
@@ -75,7 +84,9 @@ def _weigh_file(args: argparse.Namespace) -> int:
             words = split_command_line(line)
             if not words:
                 continue
-            text = document_text(weigh_command(words, machine, prompt=prompt, output=output))
+            text = document_text(
+                weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
+            )
         except TeraziError as error:
             failed = True
             text = error_text(line[:_COMMAND_LINE_LIMIT], error)

@@ -8,7 +8,7 @@ from typing import Any
 from terazi.errors import TeraziError
 from terazi.hardware.saved import machine_to_json
 from terazi.models.spec import ModelSpec
-from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
+from terazi.placement.plan import DeviceShare, Refusal, Verdict
 from terazi.service.weighing import Weighing, typed_command
 
 SCHEMA = "terazi.weighing/1"
@@ -30,7 +30,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "engine": outcome.bill.engine,
             "settings": dataclasses.asdict(outcome.settings),
             "argv": list(typed_command(weighing)),
-            "devices": [_share(share) for share in _shares(outcome)],
+            "devices": [_share(share) for share in weighing.shares],
             "reasons": [outcome.reason] if isinstance(outcome, Refusal) else list(outcome.reasons),
         },
         "bill": {
@@ -69,10 +69,6 @@ def _plain(value: object) -> object:
     if isinstance(value, frozenset):
         return sorted(value)
     raise TypeError(f"not JSON: {type(value).__name__}")
-
-
-def _shares(outcome: Plan | Refusal) -> tuple[DeviceShare, ...]:
-    return outcome.closest if isinstance(outcome, Refusal) else outcome.devices
 
 
 def _share(share: DeviceShare) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class UpRequest:
     host: str
     port: int
     api_key: str | None
+    price_per_kwh: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,13 @@ class Service:
     def _weigh(self, model: str, engine: "_Engine") -> tuple[Weighing, Plan]:
         """Weigh on the machine as it is now, with the devices that the engine can use."""
         machine, unused = as_engine_sees(find_machine(None), engine.binary, engine.devices, load_catalogue())
-        weighing = weigh_model(model, machine, self._request.workload, self._request.pins)
+        weighing = weigh_model(
+            model,
+            machine,
+            self._request.workload,
+            self._request.pins,
+            price_per_kwh=self._request.price_per_kwh,
+        )
         self._reporter.weighed(weighing)
         for note in unused:
             self._reporter.say(f"note: {note}")

@@ -17,7 +17,7 @@ from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast, forecast, score
-from terazi.placement.plan import Plan, Refusal
+from terazi.placement.plan import DeviceShare, Plan, Refusal
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.commands import Command
@@ -43,6 +43,11 @@ class Weighing:
     def plan(self) -> Plan | None:
         """The plan, unless it was refused."""
         return self.outcome if isinstance(self.outcome, Plan) else None
+
+    @property
+    def shares(self) -> tuple[DeviceShare, ...]:
+        """What each device holds: of the plan, or of what came closest to one."""
+        return self.outcome.closest if isinstance(self.outcome, Refusal) else self.outcome.devices
 
 
 def find_machine(text: str | None) -> Machine:
@@ -81,8 +86,15 @@ def _read_saved(path: str) -> Machine:
     return machine_from_json(document)
 
 
-def weigh_model(argument: str, machine: Machine, workload: Workload, pins: Mapping[str, object]) -> Weighing:
-    """Choose the settings that aren't pinned, and weigh.
+def weigh_model(
+    argument: str,
+    machine: Machine,
+    workload: Workload,
+    pins: Mapping[str, object],
+    *,
+    price_per_kwh: float | None = None,
+) -> Weighing:
+    """Choose the settings that aren't pinned, and weigh; the cost comes in the currency of *price_per_kwh*.
 
     Raises:
         ModelFileError, UsageError: the model can't be read.
@@ -96,10 +108,12 @@ def weigh_model(argument: str, machine: Machine, workload: Workload, pins: Mappi
         # what was asked for is longer than what would be chosen
         workload = dataclasses.replace(workload, context=workload.prompt + workload.output)
     outcome = solve(spec, machine, workload, pins, score=score(spec, machine, workload))
-    return _weighing(spec, machine, workload, outcome)
+    return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
 
 
-def weigh_command(argv: Sequence[str], machine: Machine, *, prompt: int, output: int) -> Weighing:
+def weigh_command(
+    argv: Sequence[str], machine: Machine, *, prompt: int, output: int, price_per_kwh: float | None = None
+) -> Weighing:
     """Weigh exactly the engine command line *argv*; *prompt* and *output* (tokens) are for the forecast.
 
     Raises:
@@ -122,7 +136,7 @@ def weigh_command(argv: Sequence[str], machine: Machine, *, prompt: int, output:
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload)
-    return _weighing(spec, machine, workload, outcome, notes=command.notes)
+    return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=command.notes)
 
 
 def split_command_line(line: str) -> list[str]:
@@ -186,9 +200,17 @@ def _check_architecture(spec: ModelSpec) -> None:
 
 
 def _weighing(
-    spec: ModelSpec, machine: Machine, workload: Workload, outcome: Plan | Refusal, notes: tuple[str, ...] = ()
+    spec: ModelSpec,
+    machine: Machine,
+    workload: Workload,
+    outcome: Plan | Refusal,
+    *,
+    price_per_kwh: float | None,
+    notes: tuple[str, ...] = (),
 ) -> Weighing:
-    speed = forecast(spec, outcome, machine, workload) if isinstance(outcome, Plan) else None
+    speed = None
+    if isinstance(outcome, Plan):
+        speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 
