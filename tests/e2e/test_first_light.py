@@ -58,7 +58,13 @@ def test_up_serves_real_clients_and_leaves_nothing(tmp_path: Path) -> None:
         # what the engine's own log says that it holds is what was planned, to the megabyte
         for device in model["devices"]:
             assert device["measured_bytes"] == pytest.approx(device["expected_in_log_bytes"], rel=0.001)
-        assert "ready" in terazi(tmp_path, "ps").stdout
+        live = model["live"]
+        assert (live["slots"], live["context"]) == (2, 2048)
+        assert live["output_tokens"] >= 3 * 8
+        assert live["decode_tok_s"] > 0
+        page = terazi(tmp_path, "ps").stdout
+        assert "ready" in page
+        assert "0 of 2 slots busy" in page
         assert terazi(
             tmp_path, "chat", "Name three fruits.", "--temperature", "0", "--max-tokens", "24"
         ).stdout == (direct + "\n")

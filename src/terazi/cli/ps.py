@@ -42,9 +42,26 @@ def render(snapshot: dict[str, Any]) -> str:
             f"{model['id']}  {model['state']}  {model['engine']} pid {model['pid'] or '-'}, "
             f"{model['in_flight']} in flight, {model['restarts']} restarts, plan {model['plan_id']}"
         )
+        lines += _live(model)
         for device in model["devices"]:
             measured = device["measured_bytes"]
             found = "not measured yet" if measured is None else f"it says {format_bytes(measured)}"
             planned, expected = format_bytes(device["planned_bytes"]), format_bytes(device["expected_in_log_bytes"])
             lines.append(f"  {device['id']:<8} planned {planned:>12}; the engine should say {expected}, {found}")
     return harmless("\n".join(lines))
+
+
+def _live(model: dict[str, Any]) -> list[str]:
+    """What the engine says of itself, beside what was forecast."""
+    live, forecast = model["live"], model["forecast"]
+    if live is None:
+        return []
+    lines = []
+    if live["slots"] is not None:
+        lines.append(f"  {live['slots_busy']} of {live['slots']} slots busy, {live['context']} tokens each")
+    for name, text in (("decode_tok_s", "decode"), ("prefill_tok_s", "prompt")):
+        if live[name] is not None:
+            said = forecast[name] if forecast else None
+            expected = f", forecast {said['low']:.3g} … {said['mid']:.3g} … {said['high']:.3g}" if said else ""
+            lines.append(f"  {text} {live[name]:.3g} tok/s a stream since the start{expected}")
+    return lines

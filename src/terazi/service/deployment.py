@@ -1,5 +1,6 @@
 """A deployment: one planned model with its engine process, as the gateway and the control API see it."""
 
+import asyncio
 import contextlib
 import dataclasses
 import hashlib
@@ -12,13 +13,16 @@ from typing import Any
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.binary import Binary
+from terazi.engines.llama_cpp.endpoints import MAX_BODY, parse_metrics, parse_props, parse_slots
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.gateway.backend import HeldMemory, ModelCard
 from terazi.memory.bill import HOST
 from terazi.models.spec import ArrayInfo, ModelSpec
 from terazi.placement.plan import Plan
+from terazi.policy.lifecycle_messages import Phase
 from terazi.service.config import LlamaCppTable
 from terazi.service.weighing import Weighing
+from terazi.supervisor.health import EngineClient
 from terazi.supervisor.log import claim
 from terazi.supervisor.runner import EngineRunner
 
@@ -98,8 +102,19 @@ class Deployment:
         """Wait until the engine answers; raises EngineError if it won't."""
         await self.runner.wait_ready()
 
-    def snapshot(self) -> dict[str, Any]:
-        """The model's part of ``terazi ps --json``: planned bytes beside those that the engine's log states."""
+    async def _ask(self) -> dict[str, Any]:
+        client = EngineClient(self.base_url, self.api_key)
+        try:
+            return live_figures(
+                *await asyncio.gather(
+                    *(client.read(path, limit_bytes=MAX_BODY) for path in ("/props", "/slots", "/metrics"))
+                )
+            )
+        finally:
+            await client.close()
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The model's part of ``terazi ps --json``: what was planned beside what the engine says of itself."""
         report = self.runner.report
         expected: dict[str, int] = {}
         for entry in self.runner.spec.expectations:
@@ -117,6 +132,8 @@ class Deployment:
             "in_flight": self._in_flight,
             "restarts": self.runner.restarts,
             "context": self.card.context_length,
+            "forecast": None if self.weighing.forecast is None else dataclasses.asdict(self.weighing.forecast),
+            "live": await self._ask() if self.runner.state.phase is Phase.READY else None,
             "devices": [
                 {
                     "id": share.id,
@@ -131,6 +148,29 @@ class Deployment:
                 if share.total_bytes
             ],
         }
+
+
+def live_figures(props: str | None, slots: str | None, metrics: str | None) -> dict[str, Any]:
+    """What the engine's three answers say; None for what it doesn't tell. Rates are means since it started."""
+    said: dict[str, Any] = {"build": None, "context": None, "slots": None, "slots_busy": None}
+    with contextlib.suppress(ValueError):
+        if props is not None:
+            read = parse_props(props)
+            said.update(build=read.build_info, context=read.n_ctx)
+    with contextlib.suppress(ValueError):
+        if slots is not None:
+            states = parse_slots(slots)
+            said.update(slots=len(states), slots_busy=sum(slot.is_processing for slot in states))
+    counts: dict[str, float] = {}
+    with contextlib.suppress(ValueError):
+        counts = parse_metrics(metrics) if metrics is not None else {}
+    for name, tokens, seconds in (
+        ("decode_tok_s", "output_tokens", "output_s"),
+        ("prefill_tok_s", "prompt_tokens", "prompt_s"),
+    ):
+        said[tokens] = counts.get(tokens)
+        said[name] = counts[tokens] / counts[seconds] if counts.get(seconds) and tokens in counts else None
+    return said
 
 
 def model_id(spec: ModelSpec) -> str:

@@ -116,15 +116,16 @@ class Service:
 
     # ---- Control
 
-    def snapshot(self) -> dict[str, object]:
-        """``terazi ps --json``."""
+    async def snapshot(self) -> dict[str, object]:
+        """``terazi ps --json``; each engine is asked how it is, briefly."""
+        models = await asyncio.gather(*(deployment.snapshot() for deployment in self._deployments))
         return {
             "schema": "terazi.ps/1",
             "url": self._url,
             "pid": os.getpid(),
             "uptime_s": time.monotonic() - self._started,
             "draining": self._stopping.is_set(),
-            "models": [deployment.snapshot() for deployment in self._deployments],
+            "models": models,
         }
 
     async def stop(self, model: str | None) -> None:

@@ -239,7 +239,7 @@ class StubControl:
         self.may_stop = asyncio.Event()
         self.may_stop.set()
 
-    def snapshot(self) -> dict[str, object]:
+    async def snapshot(self) -> dict[str, object]:
         return {"models": ["demo"]}
 
     async def stop(self, model: str | None) -> None:
