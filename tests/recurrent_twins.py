@@ -156,6 +156,97 @@ _JOINED_EXPERTS: Tensors = {
     "ffn_down_exps.weight": (EXPERT_INNER, WIDTH, EXPERTS),
 }
 
+KIMI_HEAD, LATENT, TURNED = 32, 128, 32
+_KIMI_WIDE = HEADS * KIMI_HEAD
+KIMI: Tensors = {
+    **{f"ssm_conv1d_{part}.weight": (KERNEL, 1, _KIMI_WIDE) for part in "qkv"},
+    **{f"attn_{part}.weight": (WIDTH, _KIMI_WIDE) for part in "qkv"},
+    "ssm_f_a.weight": (WIDTH, KIMI_HEAD),
+    "ssm_f_b.weight": (KIMI_HEAD, _KIMI_WIDE),
+    "ssm_beta.weight": (WIDTH, HEADS),
+    "ssm_a": (1, HEADS),
+    "ssm_dt.bias": (_KIMI_WIDE,),
+    "ssm_g_a.weight": (WIDTH, KIMI_HEAD),
+    "ssm_g_b.weight": (KIMI_HEAD, _KIMI_WIDE),
+    "ssm_norm.weight": (KIMI_HEAD,),
+    "attn_output.weight": (_KIMI_WIDE, WIDTH),
+}
+COMPRESSED: Tensors = {
+    "attn_q.weight": (WIDTH, HEADS * (HEAD + TURNED)),
+    "attn_kv_a_norm.weight": (LATENT,),
+    "attn_kv_a_mqa.weight": (WIDTH, LATENT + TURNED),
+    "attn_k_b.weight": (HEAD, LATENT, HEADS),
+    "attn_v_b.weight": (LATENT, HEAD, HEADS),
+    "attn_output.weight": (HEADS * HEAD, WIDTH),
+}
+KIMI_KEYS: dict[str, object] = {
+    **EXPERT_KEYS,
+    ".attention.head_count_kv": [1 if block in ATTENDING else 0 for block in range(BLOCKS)],
+    ".attention.key_length": LATENT + TURNED,
+    ".attention.value_length": LATENT,
+    ".attention.key_length_mla": HEAD + TURNED,
+    ".attention.value_length_mla": HEAD,
+    ".attention.kv_lora_rank": LATENT,
+    ".rope.dimension_count": TURNED,
+    ".ssm.conv_kernel": KERNEL,
+    ".kda.head_dim": KIMI_HEAD,
+    ".expert_shared_count": 1,
+    ".leading_dense_block_count": 1,
+    ".expert_gating_func": 2,
+    ".expert_weights_scale": 2.446,
+}
+_KIMI_EXPERTS: Tensors = {
+    **MIXED,
+    "exp_probs_b.bias": (EXPERTS,),
+    "ffn_gate_shexp.weight": (WIDTH, EXPERT_INNER),
+    "ffn_down_shexp.weight": (EXPERT_INNER, WIDTH),
+    "ffn_up_shexp.weight": (WIDTH, EXPERT_INNER),
+}
+
+RWKV_HEAD = 64
+_LN: Tensors = {
+    "attn_norm.weight": (WIDTH,),
+    "attn_norm.bias": (WIDTH,),
+    "attn_norm_2.weight": (WIDTH,),
+    "attn_norm_2.bias": (WIDTH,),
+    "time_mix_ln.weight": (WIDTH,),
+    "time_mix_ln.bias": (WIDTH,),
+    **{f"time_mix_{part}.weight": (WIDTH, WIDTH) for part in ("key", "value", "receptance", "output")},
+    "channel_mix_lerp_k.weight": (WIDTH,),
+    "channel_mix_key.weight": (WIDTH, INNER),
+    "channel_mix_value.weight": (INNER, WIDTH),
+}
+RWKV6: Tensors = {
+    **_LN,
+    "time_mix_w1.weight": (WIDTH, 5 * 32),
+    "time_mix_w2.weight": (32, WIDTH, 5),
+    "time_mix_lerp_x.weight": (WIDTH, 1, 1),
+    "time_mix_first.weight": (RWKV_HEAD, WIDTH // RWKV_HEAD),
+    "time_mix_decay.weight": (WIDTH,),
+    "time_mix_decay_w1.weight": (WIDTH, 64),
+    "time_mix_decay_w2.weight": (64, WIDTH),
+    "time_mix_gate.weight": (WIDTH, WIDTH),
+    "channel_mix_lerp_r.weight": (WIDTH,),
+    "channel_mix_receptance.weight": (WIDTH, WIDTH),
+}
+RWKV6_FUSED: Tensors = {**RWKV6, "time_mix_lerp_fused.weight": (WIDTH, 1, 1, 5)}
+RWKV6_PARTS: Tensors = {**RWKV6, **{f"time_mix_lerp_{part}.weight": (WIDTH,) for part in "wkvrg"}}
+RWKV7: Tensors = {
+    **_LN,
+    **{f"time_mix_{part}0.weight": (WIDTH,) for part in "wav"},
+    **{f"time_mix_{part}1.weight": (WIDTH, 32) for part in "wavg"},
+    **{f"time_mix_{part}2.weight": (32, WIDTH) for part in "wavg"},
+    "time_mix_lerp_fused.weight": (WIDTH, 1, 1, 6),
+    **{f"time_mix_{part}.weight": (WIDTH,) for part in ("k_k", "k_a", "r_k")},
+}
+RWKV_KEYS: dict[str, object] = {
+    ".wkv.head_size": RWKV_HEAD,
+    ".time_mix_extra_dim": 32,
+    ".time_decay_extra_dim": 64,
+    ".rescale_every_n_layers": 4,
+    **{f".attention.{part}_lora_rank": 32 for part in ("decay", "iclr", "value_residual_mix", "gate")},
+}
+
 #: A draft head (NextN): one more block, which only speculation loads.
 DRAFT: Tensors = {
     "nextn.eh_proj.weight": (2 * WIDTH, WIDTH),
@@ -174,6 +265,19 @@ TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
     "mamba": ("mamba", FIRST_SCAN_KEYS, lambda _: {**NORM, **MAMBA}),
     "falcon-mamba": ("mamba", {**FIRST_SCAN_KEYS, ".ssm.dt_b_c_rms": True}, lambda _: {**NORM, **MAMBA}),
     "mamba2": ("mamba2", SCAN_KEYS, lambda _: {**NORM, **MAMBA2}),
+    "kimi-linear": (
+        "kimi-linear",
+        KIMI_KEYS,
+        lambda block: {
+            **NORM,
+            **FFN_NORM,
+            **(COMPRESSED if block in ATTENDING else KIMI),
+            **(_KIMI_EXPERTS if block else DENSE),
+        },
+    ),
+    "rwkv6": ("rwkv6", RWKV_KEYS, lambda _: RWKV6_FUSED),
+    "rwkv6-parts": ("rwkv6", RWKV_KEYS, lambda _: RWKV6_PARTS),
+    "rwkv7": ("rwkv7", RWKV_KEYS, lambda _: RWKV7),
     "jamba": (
         "jamba",
         {**FIRST_SCAN_KEYS, **BY_HEADS, ".expert_count": EXPERTS, ".expert_used_count": USED},
@@ -294,6 +398,11 @@ def write_recurrent_twin(folder: Path, name: str) -> Path:
     architecture, keys, tensors = TWINS[name]
     last_norm = "token_embd_norm.weight" if architecture.startswith("lfm2") else "output_norm.weight"
     rows: list[TensorRow] = [("token_embd.weight", (WIDTH, VOCAB), "q6_K"), (last_norm, (WIDTH,), "f32")]
+    if architecture.startswith("rwkv"):
+        norms = ("token_embd_norm.weight", "token_embd_norm.bias", "output_norm.bias")
+        rows += [(norm, (WIDTH,), "f32") for norm in norms]
+    if architecture.startswith(("rwkv", "kimi")):
+        rows.append(("output.weight", (WIDTH, VOCAB), "q6_K"))
     for block in range(BLOCKS):
         rows += [(f"blk.{block}.{tensor}", shape, _kind(tensor, shape)) for tensor, shape in tensors(block).items()]
     metadata: dict[str, object] = {
@@ -310,8 +419,10 @@ def write_recurrent_twin(folder: Path, name: str) -> Path:
         ".rope.dimension_count": HEAD,
         **keys,
     }
-    if architecture.startswith("mamba"):
-        metadata |= {".attention.head_count": 0, ".feed_forward_length": 0}
+    if architecture.startswith(("mamba", "rwkv")):
+        metadata |= {".attention.head_count": 0}
+        if architecture.startswith("mamba"):
+            metadata[".feed_forward_length"] = 0
         for key in ("head_count_kv", "key_length", "value_length"):
             del metadata[f".attention.{key}"]
     return write_gguf(folder / f"{name}.gguf", architecture, metadata, rows, vocab_size=VOCAB, tokenizer="llama")
@@ -320,6 +431,6 @@ def write_recurrent_twin(folder: Path, name: str) -> Path:
 def _kind(tensor: str, shape: tuple[int, ...]) -> str:
     if len(shape) == 1 or tensor in {"ssm_a", "ssm_d", "ssm_norm.weight", "ffn_gate_inp.weight"}:
         return "f32"
-    if "conv" in tensor and "proj" not in tensor:
+    if ("conv" in tensor and "proj" not in tensor) or "lerp" in tensor or "first" in tensor:
         return "f32"
     return "q4_K" if shape[0] % 256 == 0 else "q8_0"

@@ -40,13 +40,14 @@ def all_cache_inputs(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> dict[boo
 def _cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
     """The inputs of the cache that *cache* is a layer of."""
     batch, settings, cells = sketch.batch, sketch.settings, cache.cells
+    masks = min(batch.streams, batch.slots)
     side = _rotation_side(settings.type_k, cache.k_head)
     k_rotation = sketch.input(g.F32, side, side) if side else None
     v_rotation = sketch.input(g.F32, 64, 64) if _rotation_side(settings.type_v, cache.v_head) else None
     return CacheInputs(
         sketch.input(g.I64, batch.tokens),
         sketch.input(g.I64, batch.tokens * cache.v_width if batch.v_transposed else batch.tokens),
-        sketch.input(g.F16 if batch.flash_attn else g.F32, cells, batch.tokens // batch.streams, 1, batch.streams),
+        sketch.input(g.F16 if batch.flash_attn else g.F32, cells, batch.tokens // masks, 1, masks),
         k_rotation,
         v_rotation,
     )

@@ -14,7 +14,7 @@ from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.families import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
-from terazi.memory.llama_cpp.limits import check_graph_size
+from terazi.memory.llama_cpp.limits import check_graph_size, check_single_sequence
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
@@ -26,6 +26,8 @@ from terazi.units import pad
 
 #: ``GGML_OP_OFFLOAD_MIN_BATCH``: from this batch size on, a CUDA device takes over products with host weights.
 OFFLOAD_BATCH = 32
+#: Last, ``sched_reserve`` reserves a prompt of a single sequence for these.
+_ALONE = frozenset({"kimi-linear"})
 
 
 def compute_bytes(
@@ -54,7 +56,7 @@ def compute_bytes(
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
     ids[HOST] = len(resolved.devices)
 
-    def schedule(tokens: int, outputs: int, *, flash_attn: bool, pins: bool) -> Scheduler:
+    def schedule(tokens: int, outputs: int, *, flash_attn: bool, pins: bool, slots: int) -> Scheduler:
         sketch = Sketch(
             spec,
             family,
@@ -66,7 +68,8 @@ def compute_bytes(
                 flash_attn=flash_attn,
                 windowed=any(cache.window for cache in caches),
                 pin_norms=pins and (tokens < 32 or resolved.full_offload),
-                slots=resolved.n_seq_max,
+                slots=slots,
+                rows=resolved.n_seq_max,
                 kept=resolved.kept_states,
                 v_transposed=not resolved.flash_attn,
             ),
@@ -88,12 +91,19 @@ def compute_bytes(
     if flash_attn and _may_be_refused(settings, resolved, caches):
         # resolve_fused_ops: fused attention must run where its layer is, or none is fused
         layers = [ids[resolved.layer_devices[cache.block]] for cache in caches]
-        flash_attn = schedule(slots, slots, flash_attn=True, pins=True).fused_attention() == layers
+        probe = schedule(slots, slots, flash_attn=True, pins=True, slots=slots)
+        flash_attn = probe.fused_attention() == layers
+    passes = [(resolved.n_tokens, resolved.n_outputs, slots)]
+    if pinned and resolved.n_tokens < 4 * OFFLOAD_BATCH:
+        # the generation graph can only be the larger one if the prompt graph is tiny
+        passes.append((slots, slots, slots))
+    if slots > 1 and spec.architecture in _ALONE:
+        alone = min(resolved.n_ctx, resolved.n_ubatch)
+        check_single_sequence(alone, resolved.n_stream)
+        passes += [(alone, resolved.n_outputs, 1)] if pinned else []
     sizes = [0] * len(ids)
-    prompt, generation = (resolved.n_tokens, resolved.n_outputs), (slots, slots)
-    # the generation graph can only be the larger one if the prompt graph is tiny
-    for tokens, outputs in (prompt, generation) if pinned and resolved.n_tokens < 4 * OFFLOAD_BATCH else (prompt,):
-        scheduler = schedule(tokens, outputs, flash_attn=flash_attn, pins=pinned)
+    for tokens, outputs, sequences in passes:
+        scheduler = schedule(tokens, outputs, flash_attn=flash_attn, pins=pinned, slots=sequences)
         sizes = [max(pair) for pair in zip(sizes, scheduler.reserve(_size_of(resolved.devices)), strict=True)]
     return {device: sizes[index] for device, index in ids.items() if sizes[index] or device == HOST}
 

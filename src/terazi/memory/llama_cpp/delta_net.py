@@ -101,6 +101,52 @@ def _repeat(x: Node, scan: Scan, tokens: int, slots: int) -> Node:
     return g.reshape(x, scan.state, scan.heads, tokens, slots)
 
 
+def kimi_delta(sketch: Sketch, x: Node, block: int, states: States) -> Node:
+    """Kimi's delta attention: a convolution each for queries, keys and values, and a decay for every element."""
+    name, scan, slots = f"blk.{block}", scan_of(sketch.spec), sketch.batch.slots
+    tokens = sketch.batch.tokens
+    past = load(sketch, states.convolved, states.inputs)
+    q, k, v = (_convolved(sketch, x, past, (block, part), states) for part in "qkv")
+    decay = g.mul_mat(sketch.need(f"{name}.ssm_f_b.weight"), g.mul_mat(sketch.need(f"{name}.ssm_f_a.weight"), x))
+    decay = g.like("unary", g.like("add", decay, sketch.need(f"{name}.ssm_dt.bias")))
+    decay = g.reshape(decay, scan.state, scan.heads, tokens)
+    decay = g.like("mul", decay, g.reshape(sketch.need(f"{name}.ssm_a"), 1, scan.heads, 1))
+    decay = g.reshape(decay, *q.ne)
+    beta = g.reshape(g.mul_mat(sketch.need(f"{name}.ssm_beta.weight"), x), 1, *q.ne[1:])
+    beta = g.like("unary", beta)
+    whole = g.reshape(x, x.ne[0], tokens // slots, slots)
+    carried = load(sketch, states.carried, states.inputs)
+    carried = g.reshape(carried, scan.state, scan.state, scan.heads, slots)
+    q, k = (g.like("scale", g.like("rms_norm", part)) for part in (q, k))
+    result = g.gated_delta_net(1, q, k, v, decay, beta, carried)
+    line = 4 * scan.state
+    y = g.contiguous(g.view(result, q.ne, (line, line * scan.heads, line * scan.heads * q.ne[2])))
+    new = g.view(result, carried.ne, (line, line * scan.state, line * scan.state * scan.heads))
+    store(sketch, new, g.view(states.carried, (states.carried.ne[0] * slots,)))
+
+    gate = g.mul_mat(sketch.need(f"{name}.ssm_g_a.weight"), g.reshape(whole, x.ne[0], tokens))
+    gate = g.mul_mat(sketch.need(f"{name}.ssm_g_b.weight"), gate)
+    gate = g.like("unary", g.reshape(gate, scan.state, scan.heads, tokens))
+    y = sketch.norm(g.reshape(y, scan.state, scan.heads, tokens), f"{name}.ssm_norm", block)
+    y = g.contiguous(g.like("mul", y, gate), scan.inner, tokens)
+    return g.mul_mat(sketch.need(f"{name}.attn_output.weight"), y)
+
+
+def _convolved(sketch: Sketch, x: Node, past: Node, place: tuple[int, str], states: States) -> Node:
+    """One of the three convolutions (``causal_conv1d``); each has a third of the state."""
+    block, part = place
+    scan, slots = scan_of(sketch.spec), sketch.batch.slots
+    tokens = sketch.batch.tokens // slots
+    nb = (4 * (scan.kernel - 1), states.convolved.nb[1])
+    shape = (scan.kernel - 1, scan.inner, slots)
+    x = g.mul_mat(sketch.need(f"blk.{block}.attn_{part}.weight"), x)
+    x = g.concat(g.view(past, shape, nb), g.transpose(g.reshape(x, scan.inner, tokens, slots)), 0)
+    store(sketch, g.view(x, shape, x.nb[1:3]), g.view(states.convolved, shape, nb))
+    kernel = g.reshape(sketch.need(f"blk.{block}.ssm_conv1d_{part}.weight"), scan.kernel, scan.inner)
+    x = g.reshape(g.state_convolution(x, kernel), scan.inner, tokens * slots)
+    return g.reshape(g.like("unary", x), scan.state, scan.heads, tokens, slots)
+
+
 def attend_gated(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """Full attention whose query matrix also gives a gate for the output."""
     spec, name, tokens = sketch.spec, f"blk.{cache.block}", sketch.batch.tokens

@@ -9,6 +9,10 @@ from terazi.memory.llama_cpp.sketch import Sketch
 
 def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
     """The graph of *sketch*'s model, ready for the scheduler. Rare drawings are imported when they are needed."""
+    if sketch.family.drawing == "rwkv":
+        from terazi.memory.llama_cpp.rwkv import draw_rwkv
+
+        return draw_rwkv(sketch, states)
     if sketch.family.recurrent:
         from terazi.memory.llama_cpp.hybrid import draw_hybrid
 

@@ -216,6 +216,21 @@ FAMILIES = (
         recurrent=Recurrent("mamba2", layers="all", ffn_norm=None),
     ),
     Family(
+        name="rwkv",
+        architectures=frozenset({"rwkv6", "rwkv7"}),
+        norm="norm",
+        recurrent=Recurrent("rwkv", layers="all"),
+        drawing="rwkv",
+    ),
+    Family(
+        name="kimi-linear",
+        architectures=frozenset({"kimi-linear"}),
+        latent=True,
+        experts=Experts(gating="sigmoid", by_file=True),
+        rope="none",
+        recurrent=Recurrent("kimi_delta"),
+    ),
+    Family(
         name="jamba",
         architectures=frozenset({"jamba"}),
         experts=Experts(normalised=False),
@@ -226,7 +241,7 @@ FAMILIES = (
     Family(
         name="lfm2",
         architectures=frozenset({"lfm2", "lfm2moe"}),
-        experts=Experts(gating="sigmoid"),
+        experts=Experts(gating="sigmoid", by_file=True),
         # all that attend, if the file names a window
         window=SlidingWindow(period=0),
         qk_norm="head",
@@ -248,7 +263,7 @@ FAMILIES = (
     Family(
         name="nemotron-h",
         architectures=frozenset({"nemotron_h", "nemotron_h_moe"}),
-        experts=Experts(gating="sigmoid"),
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
         rope="none",
         recurrent=Recurrent("mamba2", layers="without_kv_and_ff", ffn_norm=None, select_after_norm=True),
     ),

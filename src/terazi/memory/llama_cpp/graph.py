@@ -189,6 +189,12 @@ def streams_first(x: Node) -> Node:
     return Node("permute", x.kind, (ne2, ne0, ne1, ne3), (x,), nb=(nb2, nb0, nb1, nb3), view=x)
 
 
+def swap_last(x: Node) -> Node:
+    """``ggml_permute(x, 0, 1, 3, 2)``."""
+    (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = x.ne, x.nb
+    return Node("permute", x.kind, (ne0, ne1, ne3, ne2), (x,), nb=(nb0, nb1, nb3, nb2), view=x)
+
+
 def transpose(x: Node) -> Node:
     """Dimensions 0 and 1 swapped, without moving anything."""
     (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = x.ne, x.nb

@@ -7,10 +7,11 @@ from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
 from terazi.memory.llama_cpp.blocks import Recurrent, trunk_length
 from terazi.memory.llama_cpp.decoder import draw_logits
-from terazi.memory.llama_cpp.delta_net import attend_gated, delta_net
+from terazi.memory.llama_cpp.delta_net import attend_gated, delta_net, kimi_delta
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.latent_attention import attend_latent
 from terazi.memory.llama_cpp.pooling import draw_pooling
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.short_convolution import short_convolution
@@ -18,7 +19,13 @@ from terazi.memory.llama_cpp.sketch import Sketch
 from terazi.memory.llama_cpp.state import States, state_inputs, states_of
 from terazi.memory.llama_cpp.state_space import mamba, mamba2
 
-_MIXERS = {"mamba": mamba, "mamba2": mamba2, "short_convolution": short_convolution, "delta_net": delta_net}
+_MIXERS = {
+    "mamba": mamba,
+    "mamba2": mamba2,
+    "short_convolution": short_convolution,
+    "delta_net": delta_net,
+    "kimi_delta": kimi_delta,
+}
 
 
 def draw_hybrid(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
@@ -70,7 +77,7 @@ class _Blocks:
         sketch, recurrent = self._sketch, self._recurrent
         residual = x
         x = sketch.norm(x, f"blk.{block}.attn_norm", block)
-        if recurrent.mixer == "delta_net":
+        if recurrent.mixer in {"delta_net", "kimi_delta"}:
             sketch.graph.expand(x)
         if recurrent.layers == "beside":
             # two branches, each with a norm of its own from the same weight
@@ -108,4 +115,6 @@ class _Blocks:
         if self._inputs is None:
             raise AssertionError("no cache")
         draw = attend_gated if self._recurrent.mixer == "delta_net" else attend
+        if self._sketch.family.latent:
+            draw = attend_latent
         return draw(self._sketch, x, self._position, self._caches[block], self._inputs)

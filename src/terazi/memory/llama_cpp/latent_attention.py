@@ -42,7 +42,7 @@ def compress(sketch: Sketch, x: Node, q: Node, position: Position, cache: CacheL
     turned, rank = k_turned.ne[0], kept.ne[0]
     width = q.elements // heads // tokens
     steps = (4 * width, 4 * width * heads)
-    q_turned = g.like("rope", g.view(q, (turned, heads, tokens), steps), position.place)
+    q_turned = _turned(sketch, g.view(q, (turned, heads, tokens), steps), position)
     q_plain = g.swap_heads(g.view(q, (width - turned, heads, tokens), steps))
     absorbed = g.swap_heads(g.mul_mat(sketch.need(f"blk.{cache.block}.attn_k_b.weight"), q_plain))
     q = _scaled(g.concat(absorbed, q_turned, 0), position)
@@ -71,9 +71,13 @@ def _row(sketch: Sketch, x: Node, position: Position, cache: CacheLayer) -> tupl
     value = sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.dimension_count", cache.k_head)
     turned = value if isinstance(value, int) else cache.k_head
     row = g.mul_mat(sketch.need(f"{name}.attn_kv_a_mqa.weight"), x)
-    k_turned = g.like("rope", g.view(row, (turned, 1, tokens), (row.nb[1], row.nb[1])), position.place)
+    k_turned = _turned(sketch, g.view(row, (turned, 1, tokens), (row.nb[1], row.nb[1])), position)
     kept = g.view(row, (row.ne[0] - turned, tokens), (row.nb[1],))
     return sketch.norm(kept, f"{name}.attn_kv_a_norm", cache.block), k_turned
+
+
+def _turned(sketch: Sketch, x: Node, position: Position) -> Node:
+    return x if sketch.family.rope == "none" else g.like("rope", x, position.place)
 
 
 def _queries(sketch: Sketch, x: Node, block: int) -> Node:

@@ -59,3 +59,16 @@ def check_graph_size(graph: Graph, architecture: str, *, tokens: int, tensors: i
             f"{places} places.",
             hint="Use -ctk f16 -ctv f16, or --kv-unified instead of one cache a slot.",
         )
+
+
+def check_single_sequence(tokens: int, streams: int) -> None:
+    """Refuse a micro-batch of one sequence that the engine can't spread over separate caches: it would abort.
+
+    Raises:
+        UsageError: if *tokens* aren't a multiple of *streams*.
+    """
+    if tokens % streams:
+        raise UsageError(
+            f"llama.cpp would abort: it reserves {tokens} tokens of this model over {streams} separate caches.",
+            hint=f"Use a -ub that is a multiple of {streams}, or --kv-unified.",
+        )

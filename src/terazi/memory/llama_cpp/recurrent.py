@@ -48,6 +48,10 @@ def scan_of(spec: ModelSpec) -> Scan:
     """The dimensions that *spec* states; 0 where it says nothing."""
     if number(spec, "shortconv.l_cache"):
         return Scan(number(spec, "shortconv.l_cache"), spec.embedding_length, 0, 0, 0)
+    head = number(spec, "kda.head_dim")
+    if head:
+        heads = max(spec.head_count, default=0)
+        return Scan(number(spec, "ssm.conv_kernel") or 4, head * heads, head, heads, heads)
     keys = ("conv_kernel", "inner_size", "state_size", "time_step_rank", "group_count")
     return Scan(*(number(spec, f"ssm.{key}") for key in keys))
 
@@ -56,8 +60,7 @@ def state_layers(
     spec: ModelSpec, family: Family, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[StateLayer, ...]:
     """One entry for each block that keeps recurrent state."""
-    scan = scan_of(spec)
-    r_width, s_width = max(scan.kernel - 1, 0) * scan.channels, scan.state * scan.inner
+    r_width, s_width = _widths(spec)
     by_id = {device.id: device for device in resolved.devices}
     layers = []
     for block, recurs in enumerate(recurrent_blocks(spec, family.recurrent)):
@@ -71,6 +74,15 @@ def state_layers(
         )
         layers.append(StateLayer(block, device, r_width, s_width, sum(sizes)))
     return tuple(layers)
+
+
+def _widths(spec: ModelSpec) -> tuple[int, int]:
+    """``n_embd_r`` and ``n_embd_s``."""
+    head = number(spec, "wkv.head_size")
+    if head:
+        return spec.embedding_length * (number(spec, "token_shift_count") or 2), spec.embedding_length * head
+    scan = scan_of(spec)
+    return max(scan.kernel - 1, 0) * scan.channels, scan.state * scan.inner
 
 
 def number(spec: ModelSpec, key: str) -> int:

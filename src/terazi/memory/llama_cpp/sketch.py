@@ -26,7 +26,7 @@ class Batch(NamedTuple):
         flash_attn: whether attention is one fused operation.
         windowed: whether there is a window cache beside the full one.
         pin_norms: whether norms are pinned to the device of their layer.
-        slots: sequences.
+        slots: sequences in the batch; ``rows`` are those that the memory has room for.
         kept: recurrent states a slot, the last and those to go back to.
         v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
     """
@@ -38,6 +38,7 @@ class Batch(NamedTuple):
     windowed: bool
     pin_norms: bool
     slots: int = 1
+    rows: int = 1
     kept: int = 1
     v_transposed: bool = False
 

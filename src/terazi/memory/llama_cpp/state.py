@@ -1,7 +1,7 @@
 """Recurrent state in the graph: the read at the start of a block, the write at its end.
 
-Source: ``src/llama-graph.cpp`` (``build_rs``, ``build_rs_inp_impl``), b11434, as of a reservation: every slot is in
-the batch, so the part that moves states of slots outside it is there, with no elements.
+Source: ``src/llama-graph.cpp`` (``build_rs``, ``build_rs_inp_impl``), b11434, as of a reservation. As a rule every
+slot is in the batch, so the part that moves states of slots outside it is there, with no elements.
 """
 
 from collections.abc import Callable
@@ -31,15 +31,15 @@ class States(NamedTuple):
 
 def state_inputs(sketch: Sketch) -> StateInputs:
     """The input that all recurrent blocks read their slots from."""
-    slots = sketch.batch.slots
-    every = sketch.input(g.I32, slots)
-    return StateInputs(every, g.view(every, (slots,)), g.view(every, (slots - 1,)))
+    slots, rows = sketch.batch.slots, sketch.batch.rows
+    every = sketch.input(g.I32, rows)
+    return StateInputs(every, g.view(every, (slots,)), g.view(every, (rows - 1,)))
 
 
 def states_of(sketch: Sketch, layer: StateLayer, inputs: StateInputs) -> States:
     """The caches of *layer* as tensors."""
     caches = [
-        g.leaf(g.F32, width, sketch.batch.slots * sketch.batch.kept) for width in (layer.r_width, layer.s_width)
+        g.leaf(g.F32, width, sketch.batch.rows * sketch.batch.kept) for width in (layer.r_width, layer.s_width)
     ]
     for cache in caches:
         cache.home = sketch.backends[layer.device]
@@ -50,7 +50,7 @@ def load(
     sketch: Sketch, cache: Node, inputs: StateInputs, take: Callable[[Node, Node], Node] | None = None
 ) -> Node:
     """Read the states of *cache*: copied out, or handed to *take* together with the list of slots in the batch."""
-    width, slots = cache.ne[0], sketch.batch.slots
+    width, slots, rest = cache.ne[0], sketch.batch.slots, sketch.batch.rows - sketch.batch.slots
     states = g.reshape(cache, width, cache.ne[1])
     # a slot that starts afresh is set to zero first
     zero = g.view(states, (width,))
@@ -58,7 +58,7 @@ def load(
     rows = g.get_rows(states, inputs.tail if take else inputs.every)
     result = take(states, inputs.batch) if take else g.view(rows, (width, slots), (rows.nb[1],))
     sketch.graph.expand(result)
-    store(sketch, g.view(rows, (width, 0), (rows.nb[1],)), g.view(cache, (width, 0), (cache.nb[1],)))
+    store(sketch, g.view(rows, (width, rest), (rows.nb[1],)), g.view(cache, (width, rest), (cache.nb[1],)))
     return result
 
 
