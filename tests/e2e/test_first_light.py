@@ -13,7 +13,8 @@ import openai
 import psutil
 import pytest
 
-from running import engines_of, eventually, smollm2, terazi, up
+from deadline import until
+from running import engines_of, smollm2, terazi, up
 
 pytestmark = pytest.mark.e2e
 
@@ -57,7 +58,13 @@ def test_up_serves_real_clients_and_leaves_nothing(tmp_path: Path) -> None:
         # what the engine's own log says that it holds is what was planned, to the megabyte
         for device in model["devices"]:
             assert device["measured_bytes"] == pytest.approx(device["expected_in_log_bytes"], rel=0.001)
-        assert "ready" in terazi(tmp_path, "ps").stdout
+        live = model["live"]
+        assert (live["slots"], live["context"]) == (2, 2048)
+        assert live["output_tokens"] >= 3 * 8
+        assert live["decode_tok_s"] > 0
+        page = terazi(tmp_path, "ps").stdout
+        assert "ready" in page
+        assert "0 of 2 slots busy" in page
         assert terazi(
             tmp_path, "chat", "Name three fruits.", "--temperature", "0", "--max-tokens", "24"
         ).stdout == (direct + "\n")
@@ -100,7 +107,7 @@ def test_a_signal_drains_and_stops(tmp_path: Path, number: int) -> None:
 
 def test_sigint_while_loading_leaves_nothing(tmp_path: Path) -> None:
     with up(tmp_path, "--context", "1024", **fake(tmp_path, "--fake-stall-load")) as running:
-        eventually("an engine is there", running.engines)
+        until(running.engines, 30)
         assert running.end(signal.SIGINT) == 0
         assert engines_of(tmp_path) == []
 
@@ -110,7 +117,7 @@ def test_kill_9_leaves_no_engine_and_the_next_up_works(tmp_path: Path, phase: st
     extra = fake(tmp_path, "--fake-stall-load") if phase == "loading" else {}
     with up(tmp_path, "--context", "1024", **extra) as running:
         if phase == "loading":
-            eventually("an engine is there", running.engines)
+            until(running.engines, 30)
         else:
             url = running.url()
             assert len(running.engines()) == 1
@@ -130,7 +137,7 @@ def test_kill_9_leaves_no_engine_and_the_next_up_works(tmp_path: Path, phase: st
         else:
             running.process.kill()
         running.process.wait(5)
-        eventually("the engine is gone", lambda: engines_of(tmp_path) == [], within_s=3)
+        until(lambda: engines_of(tmp_path) == [], 3)
     with up(tmp_path, "--context", "1024") as again:
         assert again.url()
         assert again.end() == 0

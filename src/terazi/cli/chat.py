@@ -4,6 +4,8 @@ import argparse
 import asyncio
 import sys
 
+from terazi.cli import options
+from terazi.cli.terminal import harmless
 from terazi.errors import ServiceError, UsageError
 from terazi.service.beacon import Beacon, find
 from terazi.service.client import ServiceClient
@@ -17,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", metavar="TEXT", help="how the model should behave")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is the most likely answer")
     parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
-    parser.add_argument("--port", type=int, help="which service, if several run")
+    parser.add_argument("--port", type=options.port, help="which service, if several run")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,7 +62,7 @@ class Conversation:
             model = args.model or await _only_model(client)
             async for piece in client.chat(model, self.messages, **options):
                 pieces.append(piece)
-                print(piece, end="", flush=True)
+                print(harmless(piece), end="", flush=True)
         print()
         self.messages.append({"role": "assistant", "content": "".join(pieces)})
 

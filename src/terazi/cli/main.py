@@ -1,6 +1,7 @@
 """The command line: parses, picks the command's module, turns errors into one sentence, a hint and an exit code."""
 
 import argparse
+import errno
 import gc
 import importlib
 import os
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Final, NoReturn
 
 from terazi import __version__
+from terazi.cli.terminal import prepare_streams, tell
 from terazi.errors import TeraziError, UsageError
 
 #: Command → (module, one line of help). A module has ``add_arguments(parser)`` and ``run(args) -> int``.
@@ -21,6 +23,9 @@ COMMANDS: Final = {
     "stop": ("terazi.cli.stop", "stop the service, or one model"),
     "logs": ("terazi.cli.logs", "what an engine printed"),
 }
+
+#: What a write to a full or broken place fails with; reads are translated where they happen.
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _EPILOG: Final = """\
 examples:
@@ -101,9 +106,10 @@ def _module(name: str) -> ModuleType:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # what follows `--` is another program's command line and not ours to parse
+    prepare_streams()
+    # what follows `weigh --` is another program's command line and not ours to parse
     tail: list[str] | None = None
-    if "--" in arguments:
+    if arguments[:1] == ["weigh"] and "--" in arguments:
         cut = arguments.index("--")
         arguments, tail = arguments[:cut], arguments[cut + 1 :]
     # a command makes many objects and drops few: collecting less often is a twentieth of the start-up
@@ -115,16 +121,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = command_parser(name).parse_args(rest)
         args.tail = tail
         code: int = _module(COMMANDS[name][0]).run(args)
+        sys.stdout.flush()
     except TeraziError as error:
-        print(f"error: {error.message}\nhint: {error.hint}", file=sys.stderr)
+        tell([f"error: {error.message}", f"hint: {error.hint}"])
         return error.exit_code
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        tell(["interrupted"])
         return 130
     except BrokenPipeError:
         # the reader went away (`terazi … | head`): nothing to say, and nobody to say it to
         sys.stdout = None
         return 141
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        sys.stdout = None
+        tell([f"error: the output can't be written: {error.strerror}", "hint: make room where it goes"])
+        return 1
     return code
 
 

@@ -1,9 +1,15 @@
 """Options that several commands share: the workload and the pinned engine settings."""
 
 import argparse
+from typing import Final
 
 from terazi.errors import UsageError
 from terazi.memory.workload import Workload
+
+#: llama.cpp keeps its counts in 32 bits.
+_LARGEST: Final = 2**31 - 1
+_PROMPT: Final = 512
+_OUTPUT: Final = 128
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
@@ -11,8 +17,17 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("workload")
     group.add_argument("--context", type=_positive, metavar="N", help="tokens that one sequence may grow to")
     group.add_argument("--users", type=_positive, metavar="N", help="streams at once (default 1)")
-    group.add_argument("--prompt", type=_positive, default=512, metavar="N", help="tokens of a typical prompt")
-    group.add_argument("--output", type=_positive, default=128, metavar="N", help="tokens of a typical answer")
+    group.add_argument(
+        "--prompt", type=_positive, metavar="N", help=f"tokens of a typical prompt (default {_PROMPT})"
+    )
+    group.add_argument(
+        "--output", type=_positive, metavar="N", help=f"tokens of a typical answer (default {_OUTPUT})"
+    )
+
+
+def add_price(parser: argparse.ArgumentParser) -> None:
+    """``--price-per-kwh``."""
+    parser.add_argument("--price-per-kwh", type=_price, metavar="X", help="of electricity, for the cost")
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +35,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine settings (chosen when not given)")
     group.add_argument("--engine", choices=["llama.cpp"], help="which engine")
     group.add_argument("--kv-type", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0 …")
-    group.add_argument("--gpu-layers", type=_natural, metavar="N", help="layers to put on accelerators")
+    group.add_argument("--gpu-layers", type=natural, metavar="N", help="layers to put on accelerators")
     group.add_argument("--tensor-split", metavar="A,B,…", help="shares of the accelerators")
     group.add_argument("--split-mode", choices=["none", "layer"], help="how to use several accelerators")
     group.add_argument("--batch", type=_positive, metavar="N", help="tokens of one logical batch")
@@ -28,12 +43,35 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--flash-attention", choices=["on", "off", "auto"], help="the fused attention kernel")
     group.add_argument("--swa-full", action="store_true", default=None, help="full-length sliding-window cache")
     group.add_argument("--no-kv-offload", action="store_true", default=None, help="keep the KV cache in RAM")
-    group.add_argument("--cache-ram", type=int, metavar="MIB", help="host memory for reusable prompts")
+    group.add_argument(
+        "--cache-ram", type=_size_mib, metavar="MIB", help="host memory for reusable prompts; -1 is no limit"
+    )
 
 
 def workload(args: argparse.Namespace) -> Workload:
-    """The workload that was typed."""
-    return Workload(context=args.context, users=args.users or 1, prompt=args.prompt, output=args.output)
+    """The workload that was typed. What wasn't is made to fit a short context.
+
+    Raises:
+        UsageError: prompt and answer don't fit the context.
+    """
+    prompt, output = lengths(args)
+    room = args.context
+    if room is not None and prompt + output > room:
+        if args.output is None:
+            output = max(1, min(output, room // 4, room - prompt if args.prompt else room))
+        if args.prompt is None:
+            prompt = max(1, min(prompt, room - output))
+        if prompt + output > max(room, 2):
+            raise UsageError(
+                f"a prompt of {prompt} and an answer of {output} tokens don't fit a context of {room}",
+                hint=f"give --context {prompt + output} or more, or lower --prompt and --output",
+            )
+    return Workload(context=room, users=args.users or 1, prompt=prompt, output=output)
+
+
+def lengths(args: argparse.Namespace) -> tuple[int, int]:
+    """Tokens of a typical prompt and of its answer, as typed or usual."""
+    return args.prompt or _PROMPT, args.output or _OUTPUT
 
 
 def pins(args: argparse.Namespace) -> dict[str, object]:
@@ -65,7 +103,7 @@ def _shares(text: str) -> tuple[float, ...]:
         shares = tuple(float(part) for part in text.replace("/", ",").split(","))
     except ValueError:
         shares = ()
-    if not shares or any(share < 0 for share in shares) or sum(shares) <= 0:
+    if not all(0 <= share < float("inf") for share in shares) or not sum(shares) > 0:  # a NaN is in no range
         raise UsageError(
             f"--tensor-split {text!r} is not a list of shares",
             hint="give one number per accelerator, e.g. --tensor-split 2,1",
@@ -73,15 +111,36 @@ def _shares(text: str) -> tuple[float, ...]:
     return shares
 
 
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
+def port(text: str) -> int:
+    """A port number, for argparse; 0 asks for a free one."""
+    return _whole(text, 0, 65535)
+
+
+def natural(text: str) -> int:
+    """A count that may be none, for argparse."""
+    return _whole(text, 0, _LARGEST)
+
+
+def _price(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError("must be a price, e.g. 0.30")
     return value
 
 
-def _natural(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
+def _positive(text: str) -> int:
+    return _whole(text, 1, _LARGEST)
+
+
+def _size_mib(text: str) -> int:
+    return _whole(text, -1, _LARGEST)
+
+
+def _whole(text: str, least: int, most: int) -> int:
+    try:
+        value = int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from error
+    if not least <= value <= most:
+        raise argparse.ArgumentTypeError(f"must be from {least} to {most}")
     return value

@@ -5,7 +5,9 @@ import asyncio
 import json
 from typing import Any
 
-from terazi.service.beacon import find
+from terazi.cli import options
+from terazi.cli.terminal import harmless
+from terazi.service.beacon import Beacon, find_all
 from terazi.service.client import ServiceClient
 from terazi.service.paths import state_dir
 from terazi.units import format_bytes, format_seconds
@@ -13,33 +15,53 @@ from terazi.units import format_bytes, format_seconds
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi ps [--json]``."""
-    parser.add_argument("--json", action="store_true", help="one document, schema terazi.ps/1")
-    parser.add_argument("--port", type=int, help="which service, if several run")
+    parser.add_argument("--json", action="store_true", help="one document a service, schema terazi.ps/1")
+    parser.add_argument("--port", type=options.port, help="which service, if several run")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the snapshot."""
-    snapshot = asyncio.run(_snapshot(args.port))
-    print(json.dumps(snapshot) if args.json else render(snapshot))
+    """Print the snapshot of each service; as JSON, one document a line."""
+    for beacon in find_all(state_dir() / "services", port=args.port):
+        snapshot = asyncio.run(_snapshot(beacon))
+        print(json.dumps(snapshot) if args.json else render(snapshot))
     return 0
 
 
-async def _snapshot(port: int | None) -> dict[str, Any]:
-    async with ServiceClient(find(state_dir() / "services", port=port)) as client:
+async def _snapshot(beacon: Beacon) -> dict[str, Any]:
+    async with ServiceClient(beacon) as client:
         return await client.snapshot()
 
 
 def render(snapshot: dict[str, Any]) -> str:
     """A line a model, and below it its devices."""
     lines = [f"{snapshot['url']}  pid {snapshot['pid']}, up {format_seconds(snapshot['uptime_s'])}"]
+    if snapshot["draining"]:
+        lines[0] += ", draining"
     for model in snapshot["models"]:
         lines.append(
             f"{model['id']}  {model['state']}  {model['engine']} pid {model['pid'] or '-'}, "
             f"{model['in_flight']} in flight, {model['restarts']} restarts, plan {model['plan_id']}"
         )
+        lines += _live(model)
         for device in model["devices"]:
             measured = device["measured_bytes"]
             found = "not measured yet" if measured is None else f"it says {format_bytes(measured)}"
             planned, expected = format_bytes(device["planned_bytes"]), format_bytes(device["expected_in_log_bytes"])
             lines.append(f"  {device['id']:<8} planned {planned:>12}; the engine should say {expected}, {found}")
-    return "\n".join(lines)
+    return harmless("\n".join(lines))
+
+
+def _live(model: dict[str, Any]) -> list[str]:
+    """What the engine says of itself, beside what was forecast."""
+    live, forecast = model["live"], model["forecast"]
+    if live is None:
+        return []
+    lines = []
+    if live["slots"] is not None:
+        lines.append(f"  {live['slots_busy']} of {live['slots']} slots busy, {live['context']} tokens each")
+    for name, text in (("decode_tok_s", "decode"), ("prefill_tok_s", "prompt")):
+        if live[name] is not None:
+            said = forecast[name] if forecast else None
+            expected = f", forecast {said['low']:.3g} … {said['mid']:.3g} … {said['high']:.3g}" if said else ""
+            lines.append(f"  {text} {live[name]:.3g} tok/s a stream since the start{expected}")
+    return lines

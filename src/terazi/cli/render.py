@@ -5,6 +5,7 @@ Pure text in, text out. Each kind of byte has a glyph of its own, so that the pi
 
 from collections.abc import Iterable, Sequence
 
+from terazi.cli.terminal import harmless, one_line
 from terazi.memory.bill import HOST, Bill, BillLine
 from terazi.performance.forecast import Forecast, Interval
 from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
@@ -32,7 +33,11 @@ _VERDICTS = {
 def render_weighing(weighing: Weighing) -> str:
     """The whole page."""
     outcome = weighing.outcome
-    parts = [_headline(weighing), render_map(outcome), render_bill(outcome.bill)]
+    parts = [
+        _headline(weighing),
+        render_map(weighing.shares),
+        render_bill(outcome.bill, [s.id for s in weighing.shares]),
+    ]
     if weighing.forecast is not None:
         parts.append(render_forecast(weighing.forecast))
     if isinstance(outcome, Refusal):
@@ -40,17 +45,19 @@ def render_weighing(weighing: Weighing) -> str:
     else:
         parts.append(_bullets("why so", outcome.reasons))
     parts.append(_verdict(outcome))
-    return "\n\n".join(part for part in parts if part)
+    return harmless("\n\n".join(part for part in parts if part))
 
 
 def _headline(weighing: Weighing) -> str:
     spec, machine, workload = weighing.spec, weighing.machine, weighing.workload
-    size = f"{_count(spec.parameter_count)} parameters, {spec.quantisation}, {spec.block_count} layers"
+    size = (
+        f"{_count(spec.parameter_count)} parameters, {spec.quantisation}, {spec.block_count} layers and the output"
+    )
     context = f"context {workload.context}" if workload.context else "context chosen below"
     lengths = f"prompts of {workload.prompt} and answers of {workload.output} tokens"
     lines = [
-        f"{_title(weighing)}: {spec.architecture}, {size}, file {format_bytes(spec.file_bytes)}",
-        f"on {machine.name}: {_host(weighing)}",
+        f"{_title(weighing)}: {one_line(spec.architecture)}, {size}, file {format_bytes(spec.file_bytes)}",
+        f"on {one_line(machine.name)}: {_host(weighing)}",
         f"for {workload.users} user{'s' * (workload.users > 1)}, {context}, {lengths}",
     ]
     return "\n".join(lines)
@@ -59,7 +66,7 @@ def _headline(weighing: Weighing) -> str:
 def _title(weighing: Weighing) -> str:
     """The file's name: a header's own idea of its name is often a training run's."""
     files = weighing.spec.files
-    return files[0].path.rpartition("/")[2] if files else weighing.spec.name
+    return one_line(files[0].path.rpartition("/")[2] if files else weighing.spec.name)
 
 
 def _host(weighing: Weighing) -> str:
@@ -69,15 +76,14 @@ def _host(weighing: Weighing) -> str:
     return ", ".join(parts)
 
 
-def render_map(outcome: Plan | Refusal) -> str:
+def render_map(shares: Sequence[DeviceShare]) -> str:
     """The device map: one bar a device, all to one scale, with its layers and its headroom."""
-    shares = outcome.closest if isinstance(outcome, Refusal) else outcome.devices
     scale = max((max(s.capacity_bytes, s.total_bytes) for s in shares), default=1) or 1
     width = max((len(s.id) for s in shares), default=0)
     lines = ["device map"]
     for share in shares:
         lines.append(f"  {share.id:<{width}} |{_bar(share, scale):<{BAR_WIDTH}}| {_caption(share)}")
-        lines.append(f"  {'':<{width}}  {share.name}, {_layers(share)}")
+        lines.append(f"  {'':<{width}}  {one_line(share.name)}, {_layers(share)}")
     used = [f"{glyph} {name}" for glyph, name, field in TERMS if any(getattr(s, field) for s in shares)]
     if any(s.total_bytes > s.capacity_bytes for s in shares):
         used.append(f"{OVER} missing")
@@ -110,10 +116,11 @@ def _layers(share: DeviceShare) -> str:
     return f"layer {first}" if first == last else f"layers {first}–{last}"
 
 
-def render_bill(bill: Bill) -> str:
-    """The lines, their formula and basis, and what may come on top later."""
+def render_bill(bill: Bill, devices: Sequence[str]) -> str:
+    """The lines in the order of *devices*, their formula and basis, and what may come on top later."""
     lines = [f"bill ({bill.engine} {bill.build})"]
-    lines += _rows(bill.lines)
+    order = {device: i for i, device in enumerate(devices)}
+    lines += _rows(sorted(bill.lines, key=lambda line: order.get(line.device, len(order))))
     lines.append(f"  {'total':<39} {format_bytes(bill.total_bytes):>12}")
     if bill.page_cache:
         lines.append("  besides, file pages that the kernel drops when it needs the room:")
@@ -166,11 +173,6 @@ def _seconds(value: Interval) -> str:
 
 def _refusal(refusal: Refusal) -> str:
     lines = [f"refused: {refusal.reason}"]
-    lines += [
-        f"  {s.device}: needs {format_bytes(s.needed_bytes)}, may use {format_bytes(s.capacity_bytes)}, "
-        f"{format_bytes(s.missing_bytes)} missing"
-        for s in refusal.shortfall
-    ]
     if refusal.alternatives:
         lines.append("what fits instead:")
         lines += [

@@ -4,23 +4,32 @@ import argparse
 import asyncio
 import time
 
+from terazi.cli import options
 from terazi.errors import ServiceError
 from terazi.service.beacon import Beacon, find, is_alive
 from terazi.service.client import ServiceClient
 from terazi.service.paths import state_dir
 
+#: From closing its port until its process has gone, a service takes about a second.
+_LEAVING_S = 5.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi stop [MODEL]``."""
     parser.add_argument("model", nargs="?", metavar="MODEL", help="one model; without it the whole service")
-    parser.add_argument("--port", type=int, help="which service, if several run")
+    parser.add_argument("--port", type=options.port, help="which service, if several run")
     parser.add_argument("--wait", type=float, default=60, metavar="S", help="how long to wait for it to be gone")
 
 
 def run(args: argparse.Namespace) -> int:
     """Ask, and wait until it is done."""
     beacon = find(state_dir() / "services", port=args.port)
-    asyncio.run(_stop(beacon, args.model))
+    try:
+        asyncio.run(_stop(beacon, args.model))
+    except ServiceError:
+        # it may be on its way out already, by another `stop` or a Ctrl-C
+        if args.model is not None or not _gone(beacon, min(args.wait, _LEAVING_S)):
+            raise
     if args.model is not None:
         print(f"{args.model} is stopped")
         return 0

@@ -2,11 +2,18 @@
 
 import argparse
 import asyncio
+import contextlib
+import json
+import logging
+import shlex
+import shutil
 import sys
+import time
 from collections.abc import Sequence
 
 from terazi.cli import options
 from terazi.cli.render import render_weighing
+from terazi.cli.terminal import one_line, tell
 from terazi.service.config import load_config
 from terazi.service.running import Service, UpRequest
 from terazi.service.weighing import Weighing
@@ -16,11 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi up [MODEL…]``."""
     parser.add_argument("models", nargs="*", default=["demo"], metavar="MODEL", help="a .gguf file (default: demo)")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
-    parser.add_argument("--port", type=int, help="port to listen on (default 8484; 0 picks a free one)")
+    parser.add_argument("--port", type=options.port, help="port to listen on (default 8484; 0 picks a free one)")
     parser.add_argument(
         "--api-key", metavar="KEY", help="what clients must send; $TERAZI_API_KEY keeps it out of `ps`"
     )
     parser.add_argument("--config", metavar="FILE", help="terazi.toml to read")
+    options.add_price(parser)
     options.add_workload(parser)
     options.add_settings(parser)
 
@@ -37,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         config=config,
         host=args.host or config.service.host,
         port=config.service.port if args.port is None else args.port,
+        price_per_kwh=config.power.price_per_kwh if args.price_per_kwh is None else args.price_per_kwh,
         api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or config.service.api_key,
     )
     asyncio.run(_serve(request))
@@ -44,13 +53,25 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _serve(request: UpRequest) -> None:
-    await Service(request, TerminalReporter()).run()
+    reporter = TerminalReporter()
+    logger = logging.getLogger("terazi")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(reporter)
+    try:
+        await Service(request, reporter).run()
+    finally:
+        logger.removeHandler(reporter)
 
 
-class TerminalReporter:
-    """Pages to stdout, progress to stderr."""
+class TerminalReporter(logging.Handler):
+    """Pages to stdout, progress and what the program logs to stderr.
+
+    Nothing here raises once the service runs: a terminal that has gone away must not keep engines from being
+    stopped as they should.
+    """
 
     def __init__(self) -> None:
+        super().__init__(logging.INFO)
         self._drawn = False
 
     def weighed(self, weighing: Weighing) -> None:
@@ -60,29 +81,50 @@ class TerminalReporter:
     def say(self, text: str) -> None:
         """One line, after the progress line."""
         self._wipe()
-        print(text, file=sys.stderr, flush=True)
+        tell([text])
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """A log record as a line, with the time of day: a service is looked at hours later."""
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        self.say(f"{clock} {self.format(record)}")
 
     def loading(self, model: str, detail: str) -> None:
         """A progress line, redrawn on a terminal only."""
         if sys.stderr.isatty():
-            print(f"\r\033[K{model}: {detail}", end="", file=sys.stderr, flush=True)
+            self._draw(f"\r\033[K{one_line(model)}: {detail}")
             self._drawn = True
 
     def serving(self, url: str, models: Sequence[str], api_key: str | None) -> None:
         """The address, and how to use it."""
         self._wipe()
+        names = [one_line(model) for model in models]
+        body = json.dumps({"model": models[0], "messages": [{"role": "user", "content": "Hello"}]})
         key = "" if api_key is None else ' -H "Authorization: Bearer $TERAZI_API_KEY"'
+        me = called_as()
         print(
-            f"\nserving {', '.join(models)} at {url}\n"
+            f"\nserving {', '.join(names)} at {url}\n"
             f"  OpenAI clients: base_url {url}/v1    Ollama clients: host {url}\n"
-            f'  try: terazi chat "What is a pair of scales?"\n'
+            f'  try: {me} chat "What is a pair of scales?"\n'
             f"   or: curl {url}/v1/chat/completions{key} -H 'Content-Type: application/json' "
-            f'-d \'{{"model": "{models[0]}", "messages": [{{"role": "user", "content": "Hello"}}]}}\'\n'
-            f"  stop with Ctrl-C or: terazi stop",
+            f"-d {shlex.quote(body)}\n"
+            f"  stop with Ctrl-C or: {me} stop",
             flush=True,
         )
 
     def _wipe(self) -> None:
         if self._drawn:
-            print("\r\033[K", end="", file=sys.stderr)
+            self._draw("\r\033[K")
             self._drawn = False
+
+    @staticmethod
+    def _draw(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            print(text, end="", file=sys.stderr, flush=True)
+
+
+def called_as() -> str:
+    """How to type this program's name here: an environment that isn't activated needs the path."""
+    typed = sys.argv[0]
+    if shutil.which("terazi") or not typed.endswith("/terazi"):
+        return "terazi"
+    return shlex.quote(typed)

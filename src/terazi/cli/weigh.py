@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commands", metavar="FILE", help="one engine command a line in (- is stdin), one JSON document a line out"
     )
+    options.add_price(parser)
     options.add_workload(parser)
     options.add_settings(parser)
     parser.usage = "terazi weigh [options] MODEL | terazi weigh [options] -- llama-server -m MODEL …"
@@ -41,9 +42,18 @@ def run(args: argparse.Namespace) -> int:
         return _weigh_file(args)
     if args.tail is not None:
         _refuse_pins(args)
-        weighing = weigh_command(args.tail, find_machine(args.on), prompt=args.prompt, output=args.output)
+        prompt, output = options.lengths(args)
+        weighing = weigh_command(
+            args.tail, find_machine(args.on), prompt=prompt, output=output, price_per_kwh=args.price_per_kwh
+        )
     else:
-        weighing = weigh_model(args.model, find_machine(args.on), options.workload(args), options.pins(args))
+        weighing = weigh_model(
+            args.model,
+            find_machine(args.on),
+            options.workload(args),
+            options.pins(args),
+            price_per_kwh=args.price_per_kwh,
+        )
     if args.json:
         from terazi.service.document import document_text
 
@@ -63,35 +73,48 @@ def _weigh_file(args: argparse.Namespace) -> int:
 
     _refuse_pins(args)
     machine = find_machine(args.on)
+    prompt, output = options.lengths(args)
     failed = False
     for line in _lines(args.commands):
         try:
+            if len(line) > _COMMAND_LINE_LIMIT:
+                raise UsageError(
+                    f"a line of over {_COMMAND_LINE_LIMIT} characters is no command", hint="give one command a line"
+                )
             words = split_command_line(line)
             if not words:
                 continue
-            text = document_text(weigh_command(words, machine, prompt=args.prompt, output=args.output))
+            text = document_text(
+                weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
+            )
         except TeraziError as error:
             failed = True
-            text = error_text(line, error)
+            text = error_text(line[:_COMMAND_LINE_LIMIT], error)
         print(text, flush=True)
     return 1 if failed else 0
 
 
 def _lines(path: str) -> Iterator[str]:
-    """The lines of a command file, each within a limit.
+    """The lines of a command file. Of a line over the limit, only its beginning comes: more than the limit.
+
+    Bytes that are no text become what Python makes of such file names, so that one odd line costs no other.
 
     Raises:
-        UsageError: the file can't be read, is no text, or has an absurd line.
+        UsageError: the file can't be read.
     """
     hint = "a command file is plain text, one command a line; - is standard input"
     try:
-        with open(0 if path == "-" else path, encoding="utf-8", closefd=path != "-") as source:
-            while line := source.readline(_COMMAND_LINE_LIMIT):
-                if len(line) == _COMMAND_LINE_LIMIT:
-                    raise UsageError(f"{path} has a line of over {_COMMAND_LINE_LIMIT} characters", hint=hint)
-                yield line
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} can't be read as commands: {error}", hint=hint) from error
+        source = open(  # noqa: SIM115 - pathlib costs start-up time; closed below, and 0 stays open
+            0 if path == "-" else path, encoding="utf-8", errors="surrogateescape", closefd=path != "-"
+        )
+    except OSError as error:
+        raise UsageError(f"{path} can't be read as commands: {error.strerror}", hint=hint) from error
+    with source:
+        while line := source.readline(_COMMAND_LINE_LIMIT + 1):
+            rest = line
+            while rest and not rest.endswith("\n"):
+                rest = source.readline(_COMMAND_LINE_LIMIT)
+            yield line
 
 
 def _refuse_pins(args: argparse.Namespace) -> None:

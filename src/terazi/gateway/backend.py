@@ -123,7 +123,7 @@ class Directory(Protocol):
 class Control(Protocol):
     """What the local commands ask of the running service."""
 
-    def snapshot(self) -> dict[str, object]:
+    async def snapshot(self) -> dict[str, object]:
         """The running service as JSON: models, states, memory, addresses."""
         ...
 

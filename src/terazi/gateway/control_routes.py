@@ -63,7 +63,7 @@ class ControlRoutes:
     async def ps(self, request: web.Request, _tab: Tab) -> web.Response:
         """The running service."""
         self._check(request)
-        return json_response(self._control.snapshot())
+        return json_response(await self._control.snapshot())
 
     async def stop(self, request: web.Request, _tab: Tab) -> web.Response:
         """Stop a model (``{"model": "…"}``), or the service (``{}``)."""

@@ -81,7 +81,7 @@ class Desk:
                 self._client_left(api, tab)
                 raise
             except Exception:
-                _log.exception("request failed", extra={"path": request.path})
+                _log.exception("a request to %s failed", request.path)
                 if tab.prepared:
                     raise
                 fault = Fault(
@@ -123,7 +123,10 @@ class Desk:
         """
         if request.content_length is not None and request.content_length > self.max_body_bytes:
             raise WireError(too_large(self.max_body_bytes))
-        return await request.read()
+        try:
+            return await request.read()
+        except web.RequestPayloadError as problem:
+            raise WireError(bad_request("the body can't be decoded as its headers say")) from problem
 
     def find(self, name: str | None, tab: Tab) -> Backend:
         """The backend for *name*; without a name the only one there is.

@@ -193,7 +193,7 @@ class OllamaRoutes:
         finally:
             self._desk.metrics.stream_bytes.labels(tab.model).inc(sent)
         if fault is not None:
-            _log.warning("stream cut", extra={"model": tab.model, "sent_bytes": sent, "code": fault.code})
+            _log.warning("a stream of %s was cut after %d bytes: %s", tab.model, sent, fault.code)
             await response.write(ndjson_line(fault))
         await response.write_eof()
         return response

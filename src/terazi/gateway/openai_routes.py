@@ -95,7 +95,7 @@ class OpenAiRoutes:
         finally:
             self._desk.metrics.stream_bytes.labels(tab.model).inc(sent)
         if fault is not None:
-            _log.warning("stream cut", extra={"model": tab.model, "sent_bytes": sent, "code": fault.code})
+            _log.warning("a stream of %s was cut after %d bytes: %s", tab.model, sent, fault.code)
             await response.write(sse_event(fault, after=tail))
         await response.write_eof()
         return response

@@ -160,7 +160,7 @@ class Upstream:
             except (aiohttp.ClientError, OSError) as problem:
                 lost += 1
                 level = logging.INFO if lost == 1 else logging.WARNING
-                _log.log(level, "engine broke off", extra={"model": backend.card.id, "path": path, "times": lost})
+                _log.log(level, "engine %s broke off before it answered %s (%d of 2)", backend.card.id, path, lost)
                 if lost == 2:
                     # It may be this very request that kills the engine: clients shall not send it again.
                     reason = f"the engine of '{backend.card.id}' broke off twice before it answered"

@@ -148,7 +148,7 @@ def _find(part: str, name: str, catalogue: Catalogue) -> GpuRecord | None:
     try:
         return catalogue.find(name)
     except UsageError as error:
-        raise UsageError(f"in {part!r}: {error.message}", hint=f"{error.hint}; {EXAMPLE}") from None
+        raise UsageError(f"in {part!r}: {error.message}", hint=error.hint) from None
 
 
 def _check(groups: Sequence[CardPart], ram: RamPart | None) -> None:

@@ -64,7 +64,7 @@ class _Reader:
         place = f"{self.path}.{key}" if key else self.path
         raise UsageError(
             f"not a saved machine: {place} {why}",
-            hint=f"save one with `terazi audit --json`; its schema is {SCHEMA}",
+            hint=f"save one with: terazi weigh demo --json; its schema is {SCHEMA}",
         )
 
     def only(self, noun: type) -> None:

@@ -166,7 +166,7 @@ class Timing:
         """What the speeds rest on, a sentence each."""
         said = dict.fromkeys(self.speeds[name].words for name, t in self.traffic.items() if t.flops_per_token)
         counted = len(boundaries(self.resolved)) - 1
-        hops = (f"{counted} hand-overs between devices a token",) if counted > 0 else ()
+        hops = (f"{counted} hand-over{'s' * (counted > 1)} between devices a token",) if counted > 0 else ()
         if small_model_factor(self.read_bytes()) > 1 and self.draws:
             hops = (*hops, "a smaller model than any that was measured on a card, so the interval is wider")
         return (*said, *hops, "roofline: active weights and cache over bandwidth, plus a cost per layer")

@@ -28,9 +28,11 @@ def explain_layout(machine: Machine, judged: Judged) -> list[str]:
             f" {format_bytes(share.total_bytes)} of {format_bytes(share.capacity_bytes)}."
         )
     else:
-        parts = ", ".join(f"{n} on {name} ({format_bytes(held[name].total_bytes)})" for name, n in counts.items())
+        parts = ", ".join(
+            f"{n} layers on {name} ({format_bytes(held[name].total_bytes)})" for name, n in counts.items()
+        )
         lead = "" if in_ram else "No card holds all of it: "
-        said.append(f"{lead}{parts} of {total} layers.")
+        said.append(f"{lead}{parts}; {total} in all, the output being one.")
     if in_ram:
         said.append(
             f"{in_ram} of {total} layers stay in RAM: the cards have no room for one more,"

@@ -4,6 +4,7 @@ It holds the address, the process's identity and a random token for the control 
 A beacon whose process is gone is stale and is removed by the next reader.
 """
 
+import contextlib
 import json
 import os
 import tempfile
@@ -31,13 +32,21 @@ class Beacon:
 
 
 def light(directory: Path, beacon: Beacon) -> Path:
-    """Write the beacon whole or not at all; returns its path."""
+    """Write the beacon whole or not at all; returns its path.
+
+    Raises:
+        OSError: if the disk says no; nothing is left then.
+    """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     path = directory / f"{beacon.pid}.json"
     handle, name = tempfile.mkstemp(dir=directory, prefix=".beacon-")
-    with os.fdopen(handle, "w") as file:
-        json.dump(asdict(beacon), file)
-    Path(name).replace(path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            json.dump(asdict(beacon), file)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
     return path
 
 
@@ -56,7 +65,8 @@ def _living(directory: Path) -> Iterator[Beacon]:
         if is_alive(beacon.pid, beacon.started):
             yield beacon
         else:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a disk that can't be written is no reason not to look
+                path.unlink(missing_ok=True)
 
 
 def is_alive(pid: int, started: float) -> bool:
@@ -69,7 +79,20 @@ def is_alive(pid: int, started: float) -> bool:
 
 
 def find(directory: Path, *, port: int | None = None) -> Beacon:
-    """The running service, or the one on *port*.
+    """The one service that is running, or that runs on *port*.
+
+    Raises:
+        ServiceError: if there is none, or several could be meant.
+    """
+    beacons = find_all(directory, port=port)
+    if len(beacons) > 1:
+        urls = ", ".join(b.url for b in beacons)
+        raise ServiceError(f"{len(beacons)} services are running: {urls}", hint="say which one with --port")
+    return beacons[0]
+
+
+def find_all(directory: Path, *, port: int | None = None) -> tuple[Beacon, ...]:
+    """All running services, newest first, or those on *port* (one, unless they listen on different addresses).
 
     Raises:
         ServiceError: if there is none.
@@ -80,4 +103,4 @@ def find(directory: Path, *, port: int | None = None) -> Beacon:
     if not beacons:
         where = f" on port {port}" if port is not None else ""
         raise ServiceError(f"no Terazi service is running{where}", hint="start one with: terazi up")
-    return beacons[0]
+    return beacons

@@ -1,7 +1,8 @@
 """How the other commands talk to the running service: its control API and its chat endpoint."""
 
+import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
 
 import aiohttp
@@ -46,10 +47,11 @@ class ServiceClient:
         params = {"lines": str(lines), "follow": "1" if follow else "0"}
         if model is not None:
             params["model"] = model
-        async with self._request("GET", "/terazi/v1/logs", params=params) as response:
-            await _raise_for(response)
-            async for line in response.content:
-                yield line.decode(errors="replace").rstrip("\n")
+        with self._reaching():
+            async with self._request("GET", "/terazi/v1/logs", params=params) as response:
+                await _raise_for(response)
+                async for line in response.content:
+                    yield line.decode(errors="replace").rstrip("\n")
 
     async def chat(self, model: str, messages: list[dict[str, str]], **options: Any) -> AsyncIterator[str]:
         """Pieces of the answer, as they come.
@@ -58,16 +60,17 @@ class ServiceClient:
             ServiceError: if the service refuses, or the engine fails under the answer.
         """
         body = {"model": model, "messages": messages, "stream": True, **options}
-        async with self._request("POST", "/v1/chat/completions", json=body) as response:
-            await _raise_for(response)
-            async for line in response.content:
-                if not line.startswith(b"data:") or line.strip() == b"data: [DONE]":
-                    continue
-                event = json.loads(line[5:])
-                if event.get("error"):
-                    raise ServiceError(_message(event), hint="see: terazi logs")
-                for choice in event.get("choices", ()):
-                    yield choice.get("delta", {}).get("content") or ""
+        with self._reaching():
+            async with self._request("POST", "/v1/chat/completions", json=body) as response:
+                await _raise_for(response)
+                async for line in response.content:
+                    if not line.startswith(b"data:") or line.strip() == b"data: [DONE]":
+                        continue
+                    event = json.loads(line[5:])
+                    if event.get("error"):
+                        raise ServiceError(_message(event), hint="see: terazi logs")
+                    for choice in event.get("choices", ()):
+                        yield choice.get("delta", {}).get("content") or ""
 
     async def models(self) -> list[str]:
         """Ids of the models that are served."""
@@ -78,15 +81,28 @@ class ServiceClient:
         return self._session.request(method, self._beacon.url + path, **options)
 
     async def _json(self, method: str, path: str, body: object = None) -> dict[str, Any]:
-        try:
+        with self._reaching():
             async with self._request(method, path, json=body) as response:
                 await _raise_for(response)
                 answer: dict[str, Any] = await response.json()
                 return answer
-        except aiohttp.ClientConnectionError as error:
+
+    @contextlib.contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Turn a connection that doesn't come about, or breaks, into one sentence."""
+        try:
+            yield
+        except (aiohttp.ClientError, TimeoutError) as error:
             raise ServiceError(
-                f"the service at {self._beacon.url} does not answer: {error}", hint=_RESTART_HINT
+                f"the service at {self._beacon.url} does not answer: {_why(error)}", hint=_RESTART_HINT
             ) from error
+
+
+def _why(error: Exception) -> str:
+    """The system's reason where there is one; aiohttp's own texts are about hosts and TLS contexts."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error)
+    return str(error) or type(error).__name__
 
 
 async def _raise_for(response: aiohttp.ClientResponse) -> None:

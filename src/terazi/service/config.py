@@ -40,11 +40,18 @@ class EnginesTable(_Table):
     llama_cpp: LlamaCppTable = LlamaCppTable()
 
 
+class PowerTable(_Table):
+    """``[power]``."""
+
+    price_per_kwh: float | None = Field(default=None, ge=0, description="Price of electricity, for the cost.")
+
+
 class Config(_Table):
     """The whole file."""
 
     service: ServiceTable = ServiceTable()
     engines: EnginesTable = EnginesTable()
+    power: PowerTable = PowerTable()
 
 
 def load_config(path: str | None = None) -> Config:

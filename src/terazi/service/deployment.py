@@ -1,5 +1,6 @@
 """A deployment: one planned model with its engine process, as the gateway and the control API see it."""
 
+import asyncio
 import contextlib
 import dataclasses
 import hashlib
@@ -12,16 +13,21 @@ from typing import Any
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.binary import Binary
+from terazi.engines.llama_cpp.endpoints import MAX_BODY, parse_metrics, parse_props, parse_slots
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.gateway.backend import HeldMemory, ModelCard
 from terazi.memory.bill import HOST
 from terazi.models.spec import ArrayInfo, ModelSpec
 from terazi.placement.plan import Plan
+from terazi.policy.lifecycle_messages import Phase
 from terazi.service.config import LlamaCppTable
 from terazi.service.weighing import Weighing
+from terazi.supervisor.health import EngineClient
+from terazi.supervisor.log import claim
 from terazi.supervisor.runner import EngineRunner
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
+_UNNAMEABLE = re.compile(r"[,\s-]*[,\s][,\s-]*")
 
 
 class Deployment:
@@ -33,7 +39,7 @@ class Deployment:
         self.weighing = weighing
         self.plan = plan
         self.card = make_card(weighing.spec, plan, alias=alias)
-        self.log_path = str(run_dir / "logs" / f"{_slug(self.card.id)}.log")
+        self.log_path, self._log_lock = claim(run_dir / "logs", _slug(self.card.id))
         self._in_flight = 0
 
         def launch(port: int) -> LaunchSpec:
@@ -96,8 +102,19 @@ class Deployment:
         """Wait until the engine answers; raises EngineError if it won't."""
         await self.runner.wait_ready()
 
-    def snapshot(self) -> dict[str, Any]:
-        """The model's part of ``terazi ps --json``: planned bytes beside those that the engine's log states."""
+    async def _ask(self) -> dict[str, Any]:
+        client = EngineClient(self.base_url, self.api_key)
+        try:
+            return live_figures(
+                *await asyncio.gather(
+                    *(client.read(path, limit_bytes=MAX_BODY) for path in ("/props", "/slots", "/metrics"))
+                )
+            )
+        finally:
+            await client.close()
+
+    async def snapshot(self) -> dict[str, Any]:
+        """The model's part of ``terazi ps --json``: what was planned beside what the engine says of itself."""
         report = self.runner.report
         expected: dict[str, int] = {}
         for entry in self.runner.spec.expectations:
@@ -115,6 +132,8 @@ class Deployment:
             "in_flight": self._in_flight,
             "restarts": self.runner.restarts,
             "context": self.card.context_length,
+            "forecast": None if self.weighing.forecast is None else dataclasses.asdict(self.weighing.forecast),
+            "live": await self._ask() if self.runner.state.phase is Phase.READY else None,
             "devices": [
                 {
                     "id": share.id,
@@ -131,16 +150,55 @@ class Deployment:
         }
 
 
+def live_figures(props: str | None, slots: str | None, metrics: str | None) -> dict[str, Any]:
+    """What the engine's three answers say; None for what it doesn't tell. Rates are means since it started."""
+    said: dict[str, Any] = {"build": None, "context": None, "slots": None, "slots_busy": None}
+    with contextlib.suppress(ValueError):
+        if props is not None:
+            read = parse_props(props)
+            said.update(build=read.build_info, context=read.n_ctx)
+    with contextlib.suppress(ValueError):
+        if slots is not None:
+            states = parse_slots(slots)
+            said.update(slots=len(states), slots_busy=sum(slot.is_processing for slot in states))
+    counts: dict[str, float] = {}
+    with contextlib.suppress(ValueError):
+        counts = parse_metrics(metrics) if metrics is not None else {}
+    for name, tokens, seconds in (
+        ("decode_tok_s", "output_tokens", "output_s"),
+        ("prefill_tok_s", "prompt_tokens", "prompt_s"),
+    ):
+        said[tokens] = counts.get(tokens)
+        said[name] = counts[tokens] / counts[seconds] if counts.get(seconds) and tokens in counts else None
+    return said
+
+
+def model_id(spec: ModelSpec) -> str:
+    """The name that clients use: the file's, without its ending, its part number and what a name can't hold.
+
+    The engine takes a comma for a list of names, and answers carry the engine's word for the model, so a client
+    must be given a name that stays the same on the way.
+    """
+    return (
+        _UNNAMEABLE.sub("-", "".join(c if c.isprintable() else "-" for c in _file_name(spec))).strip("-") or "model"
+    )
+
+
+def _file_name(spec: ModelSpec) -> str:
+    return _PART.sub("", Path(spec.files[0].path).stem)
+
+
 def make_card(spec: ModelSpec, plan: Plan, *, alias: str) -> ModelCard:
     """What clients are told about the model."""
     path = Path(spec.files[0].path)
-    name = _PART.sub("", path.stem)
+    name = model_id(spec)
+    others = {other: None for other in (alias, _file_name(spec)) if "/" not in other and other.isprintable()}
     stat = path.stat()
     template = spec.metadata.get("tokenizer.chat_template")
     capabilities = ["completion", *(["tools"] if isinstance(template, str) and "tool" in template else [])]
     return ModelCard(
         id=name,
-        aliases=(alias,) if alias != name and "/" not in alias else (),
+        aliases=tuple(other for other in others if other != name),
         architecture=spec.architecture,
         family=spec.architecture,
         parameter_count=spec.parameter_count,

@@ -2,15 +2,18 @@
 
 import dataclasses
 import json
+import re
 from typing import Any
 
 from terazi.errors import TeraziError
 from terazi.hardware.saved import machine_to_json
 from terazi.models.spec import ModelSpec
-from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
+from terazi.placement.plan import DeviceShare, Refusal, Verdict
 from terazi.service.weighing import Weighing, typed_command
 
 SCHEMA = "terazi.weighing/1"
+#: Escapes of JSON that hold a backslash or a surrogate, so that a lone one is told from a pair.
+_ESCAPES = re.compile(r"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}|(?P<lone>\\ud[89a-f][0-9a-f]{2})", re.ASCII)
 
 
 def to_document(weighing: Weighing) -> dict[str, Any]:
@@ -27,7 +30,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "engine": outcome.bill.engine,
             "settings": dataclasses.asdict(outcome.settings),
             "argv": list(typed_command(weighing)),
-            "devices": [_share(share) for share in _shares(outcome)],
+            "devices": [_share(share) for share in weighing.shares],
             "reasons": [outcome.reason] if isinstance(outcome, Refusal) else list(outcome.reasons),
         },
         "bill": {
@@ -48,23 +51,24 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
 
 def document_text(weighing: Weighing) -> str:
     """The document on one line."""
-    return json.dumps(to_document(weighing), default=_plain)
+    return _strict(json.dumps(to_document(weighing), default=_plain, allow_nan=False))
 
 
 def error_text(command: str, error: TeraziError) -> str:
     """What stands in the place of a document for a command that can't be weighed, on one line."""
     told = {"message": error.message, "hint": error.hint, "exit_code": error.exit_code}
-    return json.dumps({"schema": "terazi.error/1", "command": command.strip(), "error": told})
+    return _strict(json.dumps({"schema": "terazi.error/1", "command": command.strip(), "error": told}))
+
+
+def _strict(text: str) -> str:
+    """JSON that every reader takes: a file name that is no UTF-8 arrives as lone surrogates, which most refuse."""
+    return _ESCAPES.sub(lambda found: "\\ufffd" if found["lone"] else found[0], text)
 
 
 def _plain(value: object) -> object:
     if isinstance(value, frozenset):
         return sorted(value)
     raise TypeError(f"not JSON: {type(value).__name__}")
-
-
-def _shares(outcome: Plan | Refusal) -> tuple[DeviceShare, ...]:
-    return outcome.closest if isinstance(outcome, Refusal) else outcome.devices
 
 
 def _share(share: DeviceShare) -> dict[str, Any]:

@@ -5,20 +5,39 @@ from pathlib import Path
 
 import platformdirs
 
+from terazi.errors import ServiceError
+
 
 def state_dir() -> Path:
-    """``$TERAZI_HOME``, else the system's place for a user's state; made if it isn't there."""
+    """``$TERAZI_HOME``, else the system's place for a user's state; made if it isn't there.
+
+    Raises:
+        ServiceError: if it can't be made or may not be written.
+    """
     home = os.environ.get("TERAZI_HOME")
     path = Path(home) if home else Path(platformdirs.user_state_path("terazi"))
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    return path.absolute()
 
 
 def cache_dir() -> Path:
     """Where answers that can be had again are kept."""
     path = state_dir() / "cache"
-    path.mkdir(exist_ok=True, mode=0o700)
+    try:
+        path.mkdir(exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise _unusable(path, error) from error
     return path
+
+
+def _unusable(path: Path, error: OSError) -> ServiceError:
+    return ServiceError(
+        f"Terazi can't keep its state in {path}: {error.strerror}",
+        hint="set TERAZI_HOME to a folder that you may write to",
+    )
 
 
 def config_paths() -> tuple[Path, ...]:

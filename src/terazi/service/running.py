@@ -22,10 +22,11 @@ from terazi.gateway.server import Gateway
 from terazi.hardware.probe import load_catalogue
 from terazi.memory.llama_cpp.settings import BUILD
 from terazi.memory.workload import Workload
+from terazi.models.sources import load_model
 from terazi.placement.plan import Plan, Refusal
 from terazi.service.beacon import Beacon, light
 from terazi.service.config import Config
-from terazi.service.deployment import Deployment
+from terazi.service.deployment import Deployment, model_id
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.paths import cache_dir, state_dir
 from terazi.service.weighing import Weighing, find_machine, weigh_model
@@ -67,6 +68,7 @@ class UpRequest:
     host: str
     port: int
     api_key: str | None
+    price_per_kwh: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,20 @@ class _Engine:
 
     binary: Binary
     devices: tuple[ListedDevice, ...] | None
+
+
+def _check_names(models: Sequence[str]) -> None:
+    """Look at all headers before the first engine starts: a mistake in the last model shall not cost a load.
+
+    Raises:
+        UsageError, ModelFileError: one can't be read, or two would answer to one name.
+    """
+    if len(models) < 2:
+        return
+    names = [model_id(load_model(model)) for model in models]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"two models are called {twice!r}", hint="name each once, or rename one of the files")
 
 
 class Service:
@@ -100,14 +116,16 @@ class Service:
 
     # ---- Control
 
-    def snapshot(self) -> dict[str, object]:
-        """``terazi ps --json``."""
+    async def snapshot(self) -> dict[str, object]:
+        """``terazi ps --json``; each engine is asked how it is, briefly."""
+        models = await asyncio.gather(*(deployment.snapshot() for deployment in self._deployments))
         return {
             "schema": "terazi.ps/1",
             "url": self._url,
             "pid": os.getpid(),
             "uptime_s": time.monotonic() - self._started,
-            "models": [deployment.snapshot() for deployment in self._deployments],
+            "draining": self._stopping.is_set(),
+            "models": models,
         }
 
     async def stop(self, model: str | None) -> None:
@@ -164,6 +182,7 @@ class Service:
         """
         request = self._request
         check_exposure(request.host, request.api_key)
+        _check_names(request.models)
         state = state_dir()
         for swept in (s for s in sweep_orphans(str(state)) if s.killed):
             self._reporter.say(f"stopped an engine that an earlier run had left behind: pid {swept.pid}")
@@ -185,7 +204,7 @@ class Service:
                 self._url = gateway.address
                 await self._launch_all(first, engine, state)
                 if not self._stopping.is_set():
-                    beacon = light(state / "services", self._beacon(control_token))
+                    beacon = self._light(state, control_token)
                     names = [d.card.id for d in self._deployments]
                     self._reporter.serving(self._url, names, request.api_key)
                     await self._until_stopped()
@@ -194,12 +213,19 @@ class Service:
                     self._reporter.say("draining, then stopping the engine (again to stop at once)")
                 await self._shut_down(gateway)
                 if beacon is not None:
-                    beacon.unlink(missing_ok=True)
+                    with contextlib.suppress(OSError):
+                        beacon.unlink(missing_ok=True)
 
     def _weigh(self, model: str, engine: "_Engine") -> tuple[Weighing, Plan]:
         """Weigh on the machine as it is now, with the devices that the engine can use."""
         machine, unused = as_engine_sees(find_machine(None), engine.binary, engine.devices, load_catalogue())
-        weighing = weigh_model(model, machine, self._request.workload, self._request.pins)
+        weighing = weigh_model(
+            model,
+            machine,
+            self._request.workload,
+            self._request.pins,
+            price_per_kwh=self._request.price_per_kwh,
+        )
         self._reporter.weighed(weighing)
         for note in unused:
             self._reporter.say(f"note: {note}")
@@ -234,8 +260,6 @@ class Service:
                 run_dir=state,
                 limits=self._request.config.engines.llama_cpp,
             )
-            if self.find(deployment.card.id) is not None:
-                raise UsageError(f"two models are called {deployment.card.id!r}", hint="rename one of the files")
             self._deployments.append(deployment)
             deployment.runner.start()
             await self._load(deployment)
@@ -280,14 +304,23 @@ class Service:
         await asyncio.gather(*(d.runner.stop(drain_s=0) for d in self._deployments))
         await gateway.stop()
 
-    def _beacon(self, control_token: str) -> Beacon:
-        return Beacon(
+    def _light(self, state: Path, control_token: str) -> Path | None:
+        """Tell the other commands where this service is; a full disk costs that, not the service."""
+        beacon = Beacon(
             url=self._url,
             pid=os.getpid(),
             started=psutil.Process().create_time(),
             control_token=control_token,
             api_key=self._request.api_key,
         )
+        try:
+            return light(state / "services", beacon)
+        except OSError as error:
+            self._reporter.say(
+                f"note: terazi chat, ps, logs and stop won't find this service, since its address can't be "
+                f"kept in {state}: {error.strerror}"
+            )
+            return None
 
     @contextlib.contextmanager
     def _signals(self) -> Any:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.llama_cpp.architectures import known_to_engine
+from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast, forecast, score
-from terazi.placement.plan import Plan, Refusal
+from terazi.placement.plan import DeviceShare, Plan, Refusal
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.commands import Command
@@ -42,6 +43,11 @@ class Weighing:
     def plan(self) -> Plan | None:
         """The plan, unless it was refused."""
         return self.outcome if isinstance(self.outcome, Plan) else None
+
+    @property
+    def shares(self) -> tuple[DeviceShare, ...]:
+        """What each device holds: of the plan, or of what came closest to one."""
+        return self.outcome.closest if isinstance(self.outcome, Refusal) else self.outcome.devices
 
 
 def find_machine(text: str | None) -> Machine:
@@ -80,8 +86,15 @@ def _read_saved(path: str) -> Machine:
     return machine_from_json(document)
 
 
-def weigh_model(argument: str, machine: Machine, workload: Workload, pins: Mapping[str, object]) -> Weighing:
-    """Choose the settings that aren't pinned, and weigh.
+def weigh_model(
+    argument: str,
+    machine: Machine,
+    workload: Workload,
+    pins: Mapping[str, object],
+    *,
+    price_per_kwh: float | None = None,
+) -> Weighing:
+    """Choose the settings that aren't pinned, and weigh; the cost comes in the currency of *price_per_kwh*.
 
     Raises:
         ModelFileError, UsageError: the model can't be read.
@@ -91,11 +104,16 @@ def weigh_model(argument: str, machine: Machine, workload: Workload, pins: Mappi
 
     spec = load_model(argument)
     _check_architecture(spec)
+    if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
+        # what was asked for is longer than what would be chosen
+        workload = dataclasses.replace(workload, context=workload.prompt + workload.output)
     outcome = solve(spec, machine, workload, pins, score=score(spec, machine, workload))
-    return _weighing(spec, machine, workload, outcome)
+    return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
 
 
-def weigh_command(argv: Sequence[str], machine: Machine, *, prompt: int, output: int) -> Weighing:
+def weigh_command(
+    argv: Sequence[str], machine: Machine, *, prompt: int, output: int, price_per_kwh: float | None = None
+) -> Weighing:
     """Weigh exactly the engine command line *argv*; *prompt* and *output* (tokens) are for the forecast.
 
     Raises:
@@ -116,9 +134,9 @@ def weigh_command(argv: Sequence[str], machine: Machine, *, prompt: int, output:
     spec = load_model(command.model_path)
     _check_architecture(spec)
     machine = with_rpc(machine, command.settings)
-    workload = dataclasses.replace(workload_of(command, spec), prompt=prompt, output=output)
+    workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload)
-    return _weighing(spec, machine, workload, outcome, notes=command.notes)
+    return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=command.notes)
 
 
 def split_command_line(line: str) -> list[str]:
@@ -135,10 +153,14 @@ def split_command_line(line: str) -> list[str]:
         raise UsageError(f"not a command line: {line.strip()!r} ({error})", hint="check its quotes") from error
 
 
-def workload_of(command: "Command", spec: ModelSpec) -> Workload:
-    """What a command line says about its use: its context and its slots."""
-    slots = command.settings.n_parallel
-    return Workload(context=command.settings.n_ctx or spec.context_length, users=max(1, slots or 1))
+def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:
+    """What a command line says about its use: the context that one sequence gets, and its slots.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
+    """
+    resolved = resolve(spec, command.settings, machine.devices)
+    return Workload(context=resolved.n_ctx_seq, users=max(1, command.settings.n_parallel or 1))
 
 
 def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
@@ -178,9 +200,17 @@ def _check_architecture(spec: ModelSpec) -> None:
 
 
 def _weighing(
-    spec: ModelSpec, machine: Machine, workload: Workload, outcome: Plan | Refusal, notes: tuple[str, ...] = ()
+    spec: ModelSpec,
+    machine: Machine,
+    workload: Workload,
+    outcome: Plan | Refusal,
+    *,
+    price_per_kwh: float | None,
+    notes: tuple[str, ...] = (),
 ) -> Weighing:
-    speed = forecast(spec, outcome, machine, workload) if isinstance(outcome, Plan) else None
+    speed = None
+    if isinstance(outcome, Plan):
+        speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 

@@ -125,11 +125,14 @@ def _cached(path: str, cache_dir: str | None, ask: Callable[[], _Texts]) -> _Tex
         if isinstance(data["version"], str) and isinstance(data["help"], str):
             return _Texts(data["version"], data["help"])
     texts = ask()
-    with suppress(OSError):
+    new = kept.with_suffix(f".{os.getpid()}")
+    try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        new = kept.with_suffix(f".{os.getpid()}")
         new.write_text(json.dumps(asdict(texts)))
         new.replace(kept)
+    except OSError:  # asked for again next time
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
     return texts
 
 

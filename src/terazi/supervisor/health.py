@@ -41,6 +41,19 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
+    async def read(self, path: str, *, limit_bytes: int, timeout_s: float = 2.0) -> str | None:
+        """The body of a 200 answer to ``GET path``, or None: not there, too long, too slow, or nobody home."""
+        try:
+            async with self._session.get(
+                self._base + path, timeout=aiohttp.ClientTimeout(total=timeout_s)
+            ) as answer:
+                body = await answer.content.read(limit_bytes + 1)
+                if answer.status != 200 or len(body) > limit_bytes:
+                    return None
+                return body.decode("utf-8", "replace")
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
     async def generate(self, path: str, body: str) -> None:
         """Ask for a token and look for it in the answer. Waits as long as the engine does; cancel it to give up.
 

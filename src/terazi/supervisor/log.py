@@ -5,6 +5,8 @@ latest: ``NAME`` (the beginning), ``NAME.older`` and ``NAME.recent``. Reading th
 a line where something was left out. A disk that is full costs the log, never the engine.
 """
 
+import fcntl
+import os
 from collections import deque
 from contextlib import suppress
 from io import FileIO
@@ -12,6 +14,7 @@ from pathlib import Path
 
 MAX_LINE = 4096
 MIN_CAP = 4096
+_MOST_CLAIMS = 64
 
 
 class BoundedLog:
@@ -87,6 +90,27 @@ class BoundedLog:
             with suppress(OSError):
                 self._file.close()
             self._file = None
+
+
+def claim(folder: Path, name: str) -> tuple[str, int | None]:
+    """A path for the log *name* that no other living engine writes to, and the lock that keeps it so.
+
+    The lock (a descriptor; None if the disk gives none) holds until it is closed or this process ends. A second
+    service of the same user and the same model gets ``NAME.2.log``, and so on.
+    """
+    path = folder / f"{name}.log"
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for number in range(1, _MOST_CLAIMS + 1):
+            path = folder / (f"{name}.log" if number == 1 else f"{name}.{number}.log")
+            lock = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+            else:
+                return str(path), lock
+    return str(path), None
 
 
 def parts(path: str) -> tuple[Path, Path, Path]:

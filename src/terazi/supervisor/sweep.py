@@ -64,6 +64,8 @@ def write_record(run_dir: str, run_id: str, pid: int, model: str) -> Path | None
         new.chmod(0o600)
         new.replace(path)
     except OSError:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
         return None
     return path
 

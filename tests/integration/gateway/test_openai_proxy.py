@@ -278,6 +278,8 @@ async def test_drain_lets_requests_finish_and_turns_new_ones_away() -> None:
         await asyncio.sleep(0)
         async with client.post("/v1/chat/completions", json=CHAT) as late:
             assert late.status == 503
+        async with client_of(gateway) as stranger, stranger.get("/healthz") as health:
+            assert (health.status, (await health.json())["status"]) == (503, "draining")
         assert (await reply.read()).endswith(b"data: [DONE]\n\n")
         assert await draining == 0
 

@@ -39,7 +39,7 @@ def test_llama_70b_q4_on_two_3090s() -> None:
     """16.57 tok/s by layer split: capacity, not speed."""
     said = _forecast(llama_70b(), machine(card(0), card(1)), BENCH)
     assert _holds(said.decode_tok_s, 16.57)
-    assert any("1 hand-overs" in b for b in said.basis)
+    assert any("1 hand-over between" in b for b in said.basis)
 
 
 def test_second_card_adds_nothing_to_a_single_stream() -> None:

@@ -17,6 +17,8 @@ Setter: TypeAlias = Callable[[LlamaCppSettings, str], LlamaCppSettings]
 
 TRUTHY = frozenset({"on", "enabled", "true", "1"})
 FALSEY = frozenset({"off", "disabled", "false", "0"})
+#: ``llama_max_devices`` (``GGML_SCHED_MAX_BACKENDS``); ``arg.cpp`` takes fewer shares than that.
+MAX_DEVICES = 16
 #: ``LLM_FFN_DENSE_REGEX`` of ``common/common.h``, for one block.
 _DENSE_OF = r"blk\.{}\.ffn_(up|down|gate)\."
 
@@ -30,6 +32,8 @@ def read_int(value: str) -> int:
     digits = text[:end]
     if not digits.strip("+-"):
         raise ValueError("it takes a whole number")
+    if len(digits) > 32:  # Python itself refuses to read thousands
+        raise ValueError("it takes a number of 32 bits")
     number = int(digits)
     if not -(2**31) <= number < 2**31:
         raise ValueError("it takes a number of 32 bits")
@@ -122,6 +126,8 @@ def _tensor_split(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
         shares = ()
     if not shares or any(share < 0 or not math.isfinite(share) for share in shares):
         raise ValueError("it takes shares like 3,1 or 3/1")
+    if len(shares) >= MAX_DEVICES:
+        raise ValueError(f"it takes at most {MAX_DEVICES - 1} shares")
     return replace(settings, tensor_split=shares)
 
 

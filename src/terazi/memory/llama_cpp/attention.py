@@ -95,8 +95,8 @@ def attend_shared(sketch: Sketch, q: Node, cache: CacheLayer, inputs: CacheInput
     if inputs.k_rotation:
         q = _rotate(q, inputs.k_rotation)
     sketch.graph.expand(q)
-    k_cache = _cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
-    v_cache = _cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
+    k_cache = cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
+    v_cache = cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
     x = _read(sketch, q, (k_cache, v_cache), cache, inputs)
     return sketch.linear(x, f"blk.{cache.block}.attn_output")
 
@@ -162,7 +162,7 @@ def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInp
     """Write the new rows. Returns the cache tensors."""
     tokens, streams = sketch.batch.tokens, sketch.batch.streams
     k_cache = store_k(sketch, k, cache, inputs)
-    v_cache = _cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
+    v_cache = cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
     width = v.ne[0] * v.ne[1]
     if not sketch.batch.v_transposed:
         rows = g.view(v, (width, tokens), (v.nb[2],))
@@ -181,13 +181,19 @@ def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInp
 
 def store_k(sketch: Sketch, k: Node, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """Write the new rows of K (``cpy_k``). Returns the cache tensor."""
-    k_cache = _cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
-    rows = g.view(k, (cache.k_width, sketch.batch.tokens), (k.nb[2],))
-    sketch.graph.expand(g.set_rows(_all_streams(k_cache, sketch.batch.streams), rows, inputs.k_ids))
+    k_cache = cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
+    store_rows(sketch, k, k_cache, inputs.k_ids)
     return k_cache
 
 
-def _cache_tensor(sketch: Sketch, cache_type: str, width: int, cache: CacheLayer) -> Node:
+def store_rows(sketch: Sketch, x: Node, cache: Node, ids: Node) -> None:
+    """Write what *x* holds of each token (width, heads, tokens) as a row of *cache*."""
+    rows = g.view(x, (cache.ne[0], sketch.batch.tokens), (x.nb[2],))
+    sketch.graph.expand(g.set_rows(_all_streams(cache, sketch.batch.streams), rows, ids))
+
+
+def cache_tensor(sketch: Sketch, cache_type: str, width: int, cache: CacheLayer) -> Node:
+    """The tensor of a cache whose rows have *width* elements."""
     kind = CACHE_TYPES[cache_type]
     node = g.leaf((kind.block_size, kind.block_bytes), width, cache.cells, sketch.batch.streams)
     node.home = sketch.backends[cache.device]

@@ -188,7 +188,7 @@ def _compute(
             bytes=size,
             formula=formula,
             basis=basis,
-            note=f"graph of {resolved.n_tokens} tokens, {resolved.n_outputs} outputs",
+            note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
 
 

@@ -32,6 +32,7 @@ class Experts(NamedTuple):
         by_file: the file may say otherwise about these two (``expert_gating_func``, ``expert_weights_norm``).
         weigh_input: weights multiply what goes in rather than what comes out.
         select_by_logits: the choice is made before the gating function.
+        divided_gate: the gate of the shared expert is divided by what goes into it (a detour to a sigmoid).
     """
 
     gating: str = "soft_max"
@@ -39,6 +40,7 @@ class Experts(NamedTuple):
     by_file: bool = False
     weigh_input: bool = False
     select_by_logits: bool = False
+    divided_gate: bool = False
 
 
 class Family(NamedTuple):
@@ -70,8 +72,11 @@ class Family(NamedTuple):
             the file gives the metadata key named here.
         scaled_residuals: what is added to the residual is scaled, and so are the logits if the file says how.
         recurrent: blocks with a recurrent state, if any.
-        sectioned: the file may cut rotary embeddings into sections for images; then a token has four places.
+        sectioned: the file may cut rotary embeddings into sections for images (or does ``always``); then a token
+            has four places.
+        deep_inputs: embeddings of images may have parts for several layers.
         latent: K and V are stored compressed (multi-head latent attention), see ``latent_attention``.
+        sparse: an indexer picks what latent attention looks at, see ``sparse_attention``.
         own_kv: blocks from this one on read the cache of an earlier block; a metadata key counts them from the end.
         drawing: which function draws the graph, see ``drawings``.
     """
@@ -95,8 +100,10 @@ class Family(NamedTuple):
     tempered: str | None = None
     scaled_residuals: bool = False
     recurrent: Recurrent | None = None
-    sectioned: bool = False
+    sectioned: bool | str = False
+    deep_inputs: bool = False
     latent: bool = False
+    sparse: bool = False
     own_kv: int | str | None = None
     drawing: str = "decoder"
 
@@ -152,7 +159,11 @@ FAMILIES = (
     ),
     # phi3.cpp switches the window off that its files name
     Family(
-        name="phi3", architectures=frozenset({"phi3"}), rope_factors=True, scaled_queries=True, residual_first=True
+        name="phi3",
+        architectures=frozenset({"phi3", "phimoe"}),
+        rope_factors=True,
+        scaled_queries=True,
+        residual_first=True,
     ),
     Family(name="starcoder2", architectures=frozenset({"starcoder2"}), norm="norm"),
     Family(name="seed-oss", architectures=frozenset({"seed_oss"}), ffn_norm="post_attention_norm"),
@@ -185,6 +196,13 @@ FAMILIES = (
         name="granite",
         architectures=frozenset({"granite", "granitemoe"}),
         rope="finetuned",
+        rope_factors=True,
+        scaled_embeddings="early",
+        scaled_residuals=True,
+    ),
+    Family(
+        name="minicpm",
+        architectures=frozenset({"minicpm"}),
         rope_factors=True,
         scaled_embeddings="early",
         scaled_residuals=True,
@@ -269,10 +287,17 @@ FAMILIES = (
     ),
     Family(
         name="deepseek2",
-        architectures=frozenset({"deepseek2"}),
+        architectures=frozenset({"deepseek2", "mistral4"}),
         latent=True,
         experts=Experts(normalised=False, by_file=True),
         tempered="attention.temperature_scale",
+    ),
+    Family(
+        name="deepseek3.2",
+        architectures=frozenset({"deepseek32", "glm-dsa"}),
+        latent=True,
+        sparse=True,
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
     ),
     Family(
         name="deepseek", architectures=frozenset({"deepseek"}), experts=Experts(normalised=False), rope_factors=True
@@ -286,6 +311,27 @@ FAMILIES = (
         ffn_norm="post_attention_norm",
         sectioned=True,
     ),
+    Family(name="qwen2vl", architectures=frozenset({"qwen2vl"}), sectioned="always"),
+    Family(
+        name="qwen3vl",
+        architectures=frozenset({"qwen3vl", "qwen3vlmoe"}),
+        qk_norm="head",
+        sectioned="always",
+        deep_inputs=True,
+    ),
+    Family(
+        name="qwen2moe",
+        architectures=frozenset({"qwen2moe"}),
+        experts=Experts(normalised=False, divided_gate=True),
+    ),
+    Family(
+        name="mimo2",
+        architectures=frozenset({"mimo2"}),
+        window=SlidingWindow(period=6),
+        experts=Experts(gating="sigmoid"),
+    ),
+    Family(name="xverse", architectures=frozenset({"xverse"})),
+    Family(name="apertus", architectures=frozenset({"apertus"}), qk_norm="head", rope_factors=True),
     Family(name="chatglm", architectures=frozenset({"chatglm"})),
     Family(name="command-r", architectures=frozenset({"command-r"}), norm="norm", qk_norm="head", parallel="fra"),
     Family(
@@ -364,6 +410,24 @@ FAMILIES = (
         experts=Experts(normalised=False),
         drawing="encoder",
     ),
+    Family(
+        name="modern-bert",
+        architectures=frozenset({"modern-bert"}),
+        window=SlidingWindow(period=3, dense_first=True),
+        norm="norm",
+        drawing="encoder",
+    ),
+    Family(name="eurobert", architectures=frozenset({"eurobert", "neo-bert"}), drawing="encoder"),
+    Family(
+        name="gemma-embedding",
+        architectures=frozenset({"gemma-embedding"}),
+        window=SlidingWindow(period=6),
+        qk_norm="head",
+        scaled_embeddings="rows",
+        scaled_queries=True,
+        post_norms=True,
+        drawing="encoder",
+    ),
 )
 
 #: Encoders and diffusion models, which keep nothing of earlier tokens (``llama_model::create_memory``).
@@ -389,6 +453,9 @@ WITHOUT_CACHE = frozenset(
 #: They have no causal mask, whatever the file says.
 _NEVER_CAUSAL = frozenset({"dream", "gemma-embedding", "llada", "llada-moe", "rnd1"})
 
+#: ``is_pre_5_2`` of ``glm-dsa.cpp``.
+_GLM_5_2_CONTEXT = 1 << 20
+
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
 
 
@@ -410,6 +477,22 @@ def stores_latent(spec: ModelSpec, family: Family) -> bool:
     """Whether only the compressed K is kept (``llama_hparams::is_mla``). Old files lack the keys: they keep all."""
     keys = ("key_length_mla", "value_length_mla")
     return family.latent and all(spec.metadata.get(f"{spec.architecture}.attention.{key}") for key in keys)
+
+
+def index_width(spec: ModelSpec, family: Family, block: int) -> int:
+    """Elements of a key of *block*'s indexer; 0 if it has none (``llama_hparams::is_indexer_full``)."""
+    width = spec.metadata.get(f"{spec.architecture}.attention.indexer.key_length", 0)
+    if not family.sparse or not isinstance(width, int):
+        return 0
+    types = spec.metadata.get(f"{spec.architecture}.attention.indexer.types")
+    if spec.architecture != "glm-dsa":
+        has_one = True
+    elif isinstance(types, tuple):
+        has_one = block < len(types) and bool(types[block])
+    else:
+        # before GLM 5.2 all had one; since then every fourth has, from the third on
+        has_one = spec.context_length < _GLM_5_2_CONTEXT or block < 2 or block % 4 == 2
+    return width if has_one else 0
 
 
 def blocks_with_kv(spec: ModelSpec, family: Family) -> int:

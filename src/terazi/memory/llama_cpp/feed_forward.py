@@ -23,7 +23,11 @@ def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
         shared = dense(sketch, x, name, "_shexp")
         gate = sketch.weight(f"{name}.ffn_gate_inp_shexp.weight")
         if gate:
-            shared = g.like("mul", shared, g.like("unary", g.mul_mat(gate, x)))
+            raw = g.mul_mat(gate, x)
+            factor = g.like("unary", raw)
+            if sketch.family.experts.divided_gate:
+                factor = g.like("div", factor, raw)
+            shared = g.like("mul", shared, factor)
         return g.like("add", mixed, shared)
     return mixed
 

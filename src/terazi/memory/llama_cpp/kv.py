@@ -6,6 +6,7 @@ window cache), ``src/llama-model.cpp:create_memory``.
 
 from typing import NamedTuple
 
+from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import attention_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import allocation_bytes
@@ -14,6 +15,7 @@ from terazi.memory.llama_cpp.families import (
     Family,
     blocks_with_kv,
     head_widths,
+    index_width,
     stores_latent,
     window_layers,
     window_length,
@@ -29,7 +31,7 @@ class CacheLayer(NamedTuple):
     """The K and V of one block. ``cells`` is a stream's length; widths are in elements, of all heads and of one.
 
     ``v_width`` is 0 where V is a part of K. A ``shared`` block reads another's cache: it takes no bytes itself, and
-    ``device`` is where that one lies.
+    ``device`` is where that one lies. ``k_bytes`` includes the keys of an indexer, ``index_width`` elements a row.
     """
 
     block: int
@@ -43,6 +45,7 @@ class CacheLayer(NamedTuple):
     k_head: int
     v_head: int
     shared: bool = False
+    index_width: int = 0
 
 
 def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) -> int:
@@ -91,6 +94,7 @@ def cache_layers(
         k_width = heads * k_head
         v_width = 0 if latent else common_v or heads * v_head
         rows = cells * resolved.n_stream
+        index = index_width(spec, family, block) if family else 0
         layers.append(
             CacheLayer(
                 block=block,
@@ -99,16 +103,16 @@ def cache_layers(
                 cells=cells,
                 k_width=k_width,
                 v_width=v_width,
-                k_bytes=allocation_bytes(
-                    by_id.get(device), settings.type_k, (k_width, rows), row_bytes(settings.type_k, k_width) * rows
-                ),
-                v_bytes=allocation_bytes(
-                    by_id.get(device), settings.type_v, (v_width, rows), row_bytes(settings.type_v, v_width) * rows
-                )
-                if v_width
-                else 0,
+                k_bytes=_cache_bytes(by_id.get(device), settings.type_k, k_width, rows)
+                + _cache_bytes(by_id.get(device), settings.type_k, index, rows),
+                v_bytes=_cache_bytes(by_id.get(device), settings.type_v, v_width, rows),
                 k_head=k_head,
                 v_head=v_head,
+                index_width=index,
             )
         )
     return tuple(layers)
+
+
+def _cache_bytes(device: Device | None, kind: str, width: int, rows: int) -> int:
+    return allocation_bytes(device, kind, (width, rows), row_bytes(kind, width) * rows) if width else 0

@@ -22,33 +22,58 @@ from terazi.memory.llama_cpp.sketch import Sketch
 
 def attend_latent(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """The attention of one block, from the normalised input to the output projection."""
-    spec, tokens, name = sketch.spec, sketch.batch.tokens, f"blk.{cache.block}"
-    compressed = stores_latent(spec, sketch.family)
-    turned = _number(sketch, "rope.dimension_count", cache.k_head)
-    width = _number(sketch, "attention.key_length_mla", 0) if compressed else cache.k_head
-    plain, heads = width - turned, spec.head_count[cache.block]
-    q = g.reshape(_queries(sketch, x, cache.block), width, heads, tokens)
-    row = g.mul_mat(sketch.need(f"{name}.attn_kv_a_mqa.weight"), x)
-    rank = row.ne[0] - turned
-    k_turned = _turned(sketch, g.view(row, (turned, 1, tokens), (row.nb[1], row.nb[1])), position)
-    kept = sketch.norm(g.view(row, (rank, tokens), (row.nb[1],)), f"{name}.attn_kv_a_norm", cache.block)
-    if not compressed:
-        q = _scaled(g.like("rope", q, position.place), position)
-        return attend_cached(sketch, (q, *_decompressed(sketch, kept, k_turned, cache)), cache, inputs)
+    heads, tokens = sketch.spec.head_count[cache.block], sketch.batch.tokens
+    q = _queries(sketch, x, cache.block)
+    q = g.reshape(q, q.ne[0] // heads, heads, tokens)
+    if stores_latent(sketch.spec, sketch.family):
+        return attend_compressed(sketch, compress(sketch, x, q, position, cache), cache, inputs, inputs.mask)
+    kept, k_turned = _row(sketch, x, position, cache)
+    q = _scaled(g.like("rope", q, position.place), position)
+    return attend_cached(sketch, (q, *_decompressed(sketch, kept, k_turned, cache)), cache, inputs)
 
-    q_turned = _turned(sketch, g.view(q, (turned, heads, tokens), (q.nb[1], q.nb[2])), position)
-    q_plain = g.swap_heads(g.view(q, (plain, heads, tokens), (q.nb[1], q.nb[2])))
-    absorbed = g.swap_heads(g.mul_mat(sketch.need(f"{name}.attn_k_b.weight"), q_plain))
+
+def compress(sketch: Sketch, x: Node, q: Node, position: Position, cache: CacheLayer) -> tuple[Node, Node, Node]:
+    """Queries, keys and values in the compressed space; keys and values are one head for all.
+
+    *q* holds the queries of all heads, a row a token.
+    """
+    heads, tokens = sketch.spec.head_count[cache.block], sketch.batch.tokens
+    kept, k_turned = _row(sketch, x, position, cache)
+    turned, rank = k_turned.ne[0], kept.ne[0]
+    width = q.elements // heads // tokens
+    steps = (4 * width, 4 * width * heads)
+    q_turned = _turned(sketch, g.view(q, (turned, heads, tokens), steps), position)
+    q_plain = g.swap_heads(g.view(q, (width - turned, heads, tokens), steps))
+    absorbed = g.swap_heads(g.mul_mat(sketch.need(f"blk.{cache.block}.attn_k_b.weight"), q_plain))
     q = _scaled(g.concat(absorbed, q_turned, 0), position)
     v = g.reshape(kept, rank, 1, tokens)
-    k = g.concat(v, k_turned, 0)
+    return q, g.concat(v, k_turned, 0), v
+
+
+def attend_compressed(
+    sketch: Sketch, parts: tuple[Node, Node, Node], cache: CacheLayer, inputs: CacheInputs, mask: Node
+) -> Node:
+    """``build_attn`` with a cache of K alone: the values are the first part of each row of it."""
+    q, k, v = parts
+    rank = v.ne[0]
     for root in (q, v, k):
         sketch.graph.expand(root)
     k_cache = store_k(sketch, k, cache, inputs)
     k = view_heads(k_cache, cache.k_head, 1, cache.cells, sketch.batch.streams)
     v = g.view(k, (rank, *k.ne[1:]), k.nb[1:])
-    x = multi_head(sketch, (q, k, v), inputs.mask, decompress=sketch.need(f"{name}.attn_v_b.weight"))
-    return sketch.linear(x, f"{name}.attn_output")
+    x = multi_head(sketch, (q, k, v), mask, decompress=sketch.need(f"blk.{cache.block}.attn_v_b.weight"))
+    return sketch.linear(x, f"blk.{cache.block}.attn_output")
+
+
+def _row(sketch: Sketch, x: Node, position: Position, cache: CacheLayer) -> tuple[Node, Node]:
+    """The compressed row of each token: the part that is kept as it is, and the part that is turned."""
+    tokens, name = sketch.batch.tokens, f"blk.{cache.block}"
+    value = sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.dimension_count", cache.k_head)
+    turned = value if isinstance(value, int) else cache.k_head
+    row = g.mul_mat(sketch.need(f"{name}.attn_kv_a_mqa.weight"), x)
+    k_turned = _turned(sketch, g.view(row, (turned, 1, tokens), (row.nb[1], row.nb[1])), position)
+    kept = g.view(row, (row.ne[0] - turned, tokens), (row.nb[1],))
+    return sketch.norm(kept, f"{name}.attn_kv_a_norm", cache.block), k_turned
 
 
 def _turned(sketch: Sketch, x: Node, position: Position) -> Node:
@@ -78,8 +103,3 @@ def _decompressed(sketch: Sketch, kept: Node, k_turned: Node, cache: CacheLayer)
 
 def _scaled(q: Node, position: Position) -> Node:
     return g.like("mul", q, position.factor) if position.factor else q
-
-
-def _number(sketch: Sketch, key: str, default: int) -> int:
-    value = sketch.spec.metadata.get(f"{sketch.spec.architecture}.{key}", default)
-    return value if isinstance(value, int) else default

@@ -67,6 +67,9 @@ class Sketch:
         self.spec, self.family, self.settings, self.batch = spec, family, settings, batch
         self.backends, self.layer_backends = backends, layer_backends
         self.graph = Graph()
+        deep = spec.metadata.get(f"{spec.architecture}.n_deepstack_layers", 0) if family.deep_inputs else 0
+        #: so many layers take a part of an image's embedding each, besides the first
+        self.deep_inputs = deep if isinstance(deep, int) else 0
         #: by name; the copy of a tied embedding that serves as output matrix is the last of its name
         self._weights: dict[str, list[Node]] = {}
         self._by_backend: dict[tuple[str, int], Node] = {}
@@ -122,14 +125,22 @@ class Sketch:
     def embeddings(self) -> Node:
         """Token, embedding and mixed inputs are all in the graph; the first is used."""
         width, tokens = self.spec.embedding_length, self.batch.tokens
+        given_width = width * (1 + self.deep_inputs)
         table = self.need("token_embd.weight")
-        given = self.input(g.F32, width, tokens)
-        x = g.get_rows(table, self.input(g.I32, tokens))
+
+        def look_up(ids: Node) -> Node:
+            rows = g.get_rows(table, ids)
+            return Node("pad", g.F32, (given_width, *rows.ne[1:]), (rows,)) if self.deep_inputs else rows
+
+        given = self.input(g.F32, given_width, tokens)
+        x = look_up(self.input(g.I32, tokens))
         mixed_ids, mixed_slots = self.input(g.I32, tokens), self.input(g.I64, tokens)
-        mixed = g.like("dup", self.input(g.F32, width, tokens))
-        branch = g.set_rows(mixed, g.get_rows(table, mixed_ids), mixed_slots)
+        mixed = g.like("dup", self.input(g.F32, given_width, tokens))
+        branch = g.set_rows(mixed, look_up(mixed_ids), mixed_slots)
         for root in (x, given, branch):
             self.graph.expand(root)
+        if self.deep_inputs:
+            x = g.view(x, (width, tokens), (x.nb[1],))
         if self.family.scaled_embeddings == "rows":
             x = g.like("mul", x, self.input(g.F32, 1, tokens))
         elif self.family.scaled_embeddings == "early":
@@ -139,11 +150,14 @@ class Sketch:
             x = g.like("scale", x)
         return x
 
-    def norm(self, x: Node, name: str, layer: int | None) -> Node:
-        """A norm with its weight and bias, if it has them. With a *layer* it may be pinned to that one's device."""
+    def norm(self, x: Node, name: str, layer: int | None, *, kind: str | None = None) -> Node:
+        """A norm with its weight and bias, if it has them. With a *layer* it may be pinned to that one's device.
+
+        It is the family's, or of another *kind*.
+        """
         # Falcon-H1 names one norm without the suffix
         weight, bias = self.weight(f"{name}.weight") or self.weight(name), self.weight(f"{name}.bias")
-        x = g.like(self.family.norm, x)
+        x = g.like(kind or self.family.norm, x)
         if (weight or bias) and layer is not None and self.batch.pin_norms:
             x.backend = self.layer_backends[layer]
         if weight:

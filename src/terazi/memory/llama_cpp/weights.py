@@ -15,6 +15,7 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import loaded_blocks
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
+from terazi.memory.llama_cpp.families import family_of, window_layers
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -42,6 +43,8 @@ _NO_OUTPUT = frozenset(
         "nomic-bert-moe",
     }
 )
+#: These forget to leave out one small tensor of the blocks that guess tokens ahead.
+_KEEPS_BIAS = frozenset({"deepseek32", "glm-dsa"})
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
@@ -83,7 +86,8 @@ def place_tensors(
     twice = []
     loaded = spec.block_count if settings.draft_mtp else loaded_blocks(spec)
     for tensor in spec.tensors:
-        if tensor.block is not None and tensor.block >= loaded:
+        kept = spec.architecture in _KEEPS_BIAS and tensor.name.endswith(".exp_probs_b.bias")
+        if tensor.block is not None and tensor.block >= loaded and not kept:
             continue
         for device, product in _uses(tensor, spec, resolved):
             where, kind = chooser.choose(tensor, device, product=product)
@@ -124,7 +128,7 @@ def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple
     if tensor.block is not None:
         yield resolved.layer_devices[min(tensor.block, len(resolved.layer_devices) - 1)], multiplies(tensor)
     elif tensor.name.startswith(_SHARED):
-        for device in dict.fromkeys(resolved.layer_devices[:-1]):
+        for device in dict.fromkeys(_with_factors(spec, resolved.layer_devices)):
             yield device, False
     elif tensor.name.startswith(_FIRST_BLOCK) and not spec.architecture.startswith("lfm2"):
         yield resolved.layer_devices[0], multiplies(tensor)
@@ -136,6 +140,15 @@ def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple
             yield output, True
     else:
         yield output, multiplies(tensor)
+
+
+def _with_factors(spec: ModelSpec, layer_devices: tuple[str, ...]) -> tuple[str, ...]:
+    """The devices of the blocks that use shared tables: all, or those that see everything (``gemma4.cpp``)."""
+    family = family_of(spec)
+    if family is None or spec.architecture != "gemma4":
+        return layer_devices[:-1]
+    windows = window_layers(spec, family)
+    return tuple(device for device, window in zip(layer_devices, windows, strict=False) if not window)
 
 
 class _Chooser:

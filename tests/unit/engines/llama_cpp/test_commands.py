@@ -146,7 +146,8 @@ def test_what_is_not_weighed_is_said() -> None:
     "text",
     [
         "-c abc", "-c", "-c -5", "-c 99999999999", "-np 0", "-b 0", "-fa maybe", "-ctk q9", "-ctv Q8_0",
-        "-ngl some", "-ts a,b", "-ts", "-ts ,", "-ts 1,-1", "-ts nan", "-ts inf,1", "-sm diagonal", "-mg first",
+        "-ngl some", "-ts a,b", "-ts", "-ts ,", "-ts 1,-1", "-ts nan", "-ts inf,1",
+        "-ts 1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1", "-sm diagonal", "-mg first",
         "-dev ,", "--rpc ,", "-lm fast", "-ot exps", "-ot exps=", "-ncmoe -1", "-ncffn 100000",
         "-fit perhaps", "--kv-unified-per-slot x",
         "-ctv q8_0 -fa off", "--control-vector-layer-range 1",
