@@ -15,7 +15,8 @@ from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.blocks import recurrent_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, allocation_bytes, backend_of
-from terazi.memory.llama_cpp.families import family_of, window_layers
+from terazi.memory.llama_cpp.cache_rules import window_layers
+from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.kv import cache_layers
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve

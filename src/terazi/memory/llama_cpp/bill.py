@@ -6,8 +6,10 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
+from terazi.memory.llama_cpp.cache_rules import window_length
 from terazi.memory.llama_cpp.compute import compute_bytes
-from terazi.memory.llama_cpp.families import Family, family_of, window_length
+from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve

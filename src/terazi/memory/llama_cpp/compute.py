@@ -11,7 +11,7 @@ from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
-from terazi.memory.llama_cpp.families import Family
+from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size, check_single_sequence

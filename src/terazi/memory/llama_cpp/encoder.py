@@ -7,7 +7,7 @@ Sources, b11434: ``src/models/bert.cpp``, which draws BERT and its kin with norm
 
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.attention import multi_head
-from terazi.memory.llama_cpp.families import window_layers
+from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.pooling import draw_pooling

@@ -4,7 +4,7 @@ Source: ``src/llama-graph.cpp`` (``build_ffn``, ``build_moe_ffn``), b11434.
 """
 
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.families import Experts
+from terazi.memory.llama_cpp.family import Experts
 from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.sketch import Sketch
 from terazi.models.spec import ModelSpec

@@ -10,9 +10,8 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import attention_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.families import (
+from terazi.memory.llama_cpp.cache_rules import (
     WITHOUT_CACHE,
-    Family,
     blocks_with_kv,
     head_widths,
     index_width,
@@ -20,6 +19,7 @@ from terazi.memory.llama_cpp.families import (
     window_layers,
     window_length,
 )
+from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.ggml_types import row_bytes

@@ -14,7 +14,7 @@ from terazi.memory.llama_cpp.attention import (
     store_k,
     view_heads,
 )
-from terazi.memory.llama_cpp.families import stores_latent
+from terazi.memory.llama_cpp.cache_rules import stores_latent
 from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.sketch import Sketch

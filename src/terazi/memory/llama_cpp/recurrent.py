@@ -10,7 +10,7 @@ from typing import NamedTuple
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import recurrent_blocks
 from terazi.memory.llama_cpp.buffers import allocation_bytes
-from terazi.memory.llama_cpp.families import Family
+from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
+from terazi.memory.llama_cpp.cache_rules import head_widths, is_causal, stores_latent
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
-from terazi.memory.llama_cpp.families import family_of, head_widths, is_causal, stores_latent
+from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.layers import assign_layers, gpu_layers, select_devices
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.models.spec import ModelSpec

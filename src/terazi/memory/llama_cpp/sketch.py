@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.families import Family
+from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, Placement

@@ -15,7 +15,8 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import loaded_blocks
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
-from terazi.memory.llama_cpp.families import family_of, window_layers
+from terazi.memory.llama_cpp.cache_rules import window_layers
+from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings

@@ -1,0 +1,106 @@
+"""What a model family is: how its layers attend and what its layer graph looks like, as data.
+
+Everything else (weights, placement, cache arithmetic) is the same for all families.
+"""
+
+from typing import NamedTuple
+
+from terazi.memory.llama_cpp.blocks import Recurrent
+
+
+class SlidingWindow(NamedTuple):
+    """Which layers see only a window: ``llama_hparams::set_swa_pattern``.
+
+    ``period`` is the default of ``load_swa_pattern``; the file's ``attention.sliding_window_pattern`` (a number, or
+    one flag a layer) overrides it. One layer of each period is dense: the last, or the first with ``dense_first``.
+    ``length`` is used where the file names no window.
+    """
+
+    period: int
+    dense_first: bool = False
+    length: int = 0
+
+
+class Experts(NamedTuple):
+    """How a mixture of experts chooses and weighs (``build_moe_ffn``).
+
+    Args:
+        gating: ``soft_max`` over all experts, ``sigmoid``, or ``chosen``: softmax over those chosen.
+        normalised: the weights of the chosen are divided by their sum.
+        by_file: the file may say otherwise about these two (``expert_gating_func``, ``expert_weights_norm``).
+        weigh_input: weights multiply what goes in rather than what comes out.
+        select_by_logits: the choice is made before the gating function.
+        divided_gate: the gate of the shared expert is divided by what goes into it (a detour to a sigmoid).
+    """
+
+    gating: str = "soft_max"
+    normalised: bool = True
+    by_file: bool = False
+    weigh_input: bool = False
+    select_by_logits: bool = False
+    divided_gate: bool = False
+
+
+class Family(NamedTuple):
+    """One family.
+
+    Args:
+        name: for people.
+        architectures: ``general.architecture`` values that it covers.
+        window: sliding-window layers, if any.
+        experts: how experts are chosen, where the model has any.
+        norm: ``rms_norm`` or ``norm``.
+        pre_norms: attention and feed-forward inputs are normalised.
+        post_norms: attention and feed-forward outputs are normalised too; with ``pinned`` the second norm may be
+            pinned to the device of its layer like the others.
+        parallel: feed-forward works beside attention, not after it: the order in which feed-forward (f),
+            attention (a) and residual (r) are summed.
+        ffn_norm: name of the weight of the norm before the feed-forward half.
+        qk_norm: queries and keys are normalised per ``head``, ``flat`` over all heads, per head once they are
+            ``turned``, or not at all; not in files without the weights.
+        rope: ``all`` layers turn queries and keys, or only ``windowed`` ones if there is a window, or all
+            ``but_fourth`` (every fourth goes without), or ``none``; ``finetuned``: all unless the file says no.
+        rope_factors: the file may carry frequency factors for RoPE.
+        scaled_embeddings: token embeddings are scaled by ``rows``, ``whole`` (``early``: before anything else
+            is drawn), or not at all.
+        scaled_queries: queries are scaled before attention.
+        residual_first: the last sum of a block names the residual first.
+        select_last: outputs are picked after the last block instead of inside it.
+        tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
+            the file gives the metadata key named here.
+        scaled_residuals: what is added to the residual is scaled, and so are the logits if the file says how.
+        recurrent: blocks with a recurrent state, if any.
+        sectioned: the file may cut rotary embeddings into sections for images (or does ``always``); then a token
+            has four places.
+        deep_inputs: embeddings of images may have parts for several layers.
+        latent: K and V are stored compressed (multi-head latent attention), see ``latent_attention``.
+        sparse: an indexer picks what latent attention looks at, see ``sparse_attention``.
+        own_kv: blocks from this one on read the cache of an earlier block; a metadata key counts them from the end.
+        drawing: which function draws the graph, see ``drawings``.
+    """
+
+    name: str
+    architectures: frozenset[str]
+    window: SlidingWindow | None = None
+    experts: Experts = Experts()
+    norm: str = "rms_norm"
+    pre_norms: bool = True
+    post_norms: bool | str = False
+    parallel: str | None = None
+    ffn_norm: str = "ffn_norm"
+    qk_norm: str | None = None
+    rope: str = "all"
+    rope_factors: bool = False
+    scaled_embeddings: str | None = None
+    scaled_queries: bool = False
+    residual_first: bool = False
+    select_last: bool = False
+    tempered: str | None = None
+    scaled_residuals: bool = False
+    recurrent: Recurrent | None = None
+    sectioned: bool | str = False
+    deep_inputs: bool = False
+    latent: bool = False
+    sparse: bool = False
+    own_kv: int | str | None = None
+    drawing: str = "decoder"
