@@ -32,6 +32,7 @@ _KIND_NOTES = {
     BufferKind.REPACK: "weights repacked for this CPU, a second copy",
     BufferKind.AMX: "weights repacked for AMX, a second copy",
     BufferKind.PINNED: "weights in pinned host memory",
+    BufferKind.LAZY: "a table that is read row by row",
 }
 
 

@@ -84,7 +84,7 @@ class Sketch:
         node = g.leaf((shape[0], placement.tensor.n_bytes // prod(shape[1:])), *shape)
         node.home = self.backends[placement.device]
         node.is_weight = True
-        node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED}
+        node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED, BufferKind.LAZY}
         return node
 
     def weight(self, name: str) -> Node | None:

@@ -44,6 +44,9 @@ _NO_OUTPUT = frozenset(
         "nomic-bert-moe",
     }
 )
+#: From more than this size on, Gemma 4's per-layer embedding is left in the file and read row by row
+#: (``llama_model_loader::lazy_read::add``).
+_LAZY_BYTES = 4 << 30
 #: These forget to leave out one small tensor of the blocks that guess tokens ahead.
 _KEEPS_BIAS = frozenset({"deepseek32", "glm-dsa"})
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
@@ -58,6 +61,7 @@ class BufferKind(StrEnum):
     REPACK = "repack"
     AMX = "amx"
     PINNED = "pinned"
+    LAZY = "lazy"
 
 
 class Placement(NamedTuple):
@@ -91,7 +95,10 @@ def place_tensors(
         if tensor.block is not None and tensor.block >= loaded and not kept:
             continue
         for device, product in _uses(tensor, spec, resolved):
-            where, kind = chooser.choose(tensor, device, product=product)
+            if _is_lazy(spec, tensor, settings, resolved):
+                where, kind = HOST, BufferKind.LAZY
+            else:
+                where, kind = chooser.choose(tensor, device, product=product)
             if (tensor.name, where, kind) in placements and spec.architecture in _OUTPUT_FIRST:
                 twice.append(placements[tensor.name, where, kind])
             placements[tensor.name, where, kind] = Placement(tensor, where, kind)
@@ -141,6 +148,17 @@ def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple
             yield output, True
     else:
         yield output, multiplies(tensor)
+
+
+def _is_lazy(spec: ModelSpec, tensor: Tensor, settings: LlamaCppSettings, resolved: Resolved) -> bool:
+    """Whether *tensor* is mapped on its own whatever the load mode says; llama-fit-params maps nothing."""
+    return (
+        spec.architecture == "gemma4"
+        and tensor.name == "per_layer_token_embd.weight"
+        and tensor.n_bytes > _LAZY_BYTES
+        and settings.tool != "llama-fit-params"
+        and not _shares_memory(resolved)
+    )
 
 
 def _with_factors(spec: ModelSpec, layer_devices: tuple[str, ...]) -> tuple[str, ...]:
@@ -207,12 +225,17 @@ def uses_mmap(settings: LlamaCppSettings, resolved: Resolved) -> bool:
     """Whether the file is mapped. llama-fit-params never maps; an integrated GPU turns mapping off by default."""
     if not settings.mmap or settings.tool == "llama-fit-params":
         return False
-    return not any(
-        d.unified_memory and backend_of(d) in {"cuda", "rocm", "vulkan", "opencl"} for d in resolved.devices
-    )
+    return not _shares_memory(resolved)
+
+
+def _shares_memory(resolved: Resolved) -> bool:
+    """Whether an integrated GPU is there that can't work on a mapped file."""
+    return any(d.unified_memory and backend_of(d) in {"cuda", "rocm", "vulkan", "opencl"} for d in resolved.devices)
 
 
 def _maps(settings: LlamaCppSettings, resolved: Resolved, device: Device | None, kind: BufferKind) -> bool:
+    if kind is BufferKind.LAZY:
+        return True
     if not uses_mmap(settings, resolved):
         return False
     return kind is BufferKind.PLAIN or (kind is BufferKind.DEVICE and backend_of(device) == "metal")

@@ -10,7 +10,7 @@ from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, WeightBuffer, place_tensors, weight_buffers
-from terazi.models.spec import ModelSpec
+from terazi.models.spec import ModelSpec, Tensor
 from tiny_models import device, llama
 
 AVX2 = frozenset({"avx2"})
@@ -147,3 +147,26 @@ def test_experts_of_the_first_blocks_stay_on_the_host() -> None:
     assert on_host == experts | {"token_embd.weight"}
     everywhere = place_tensors(spec, LlamaCppSettings(cpu_moe=True), resolved, AVX2)
     assert {p.tensor.block for p in everywhere if "_exps" in p.tensor.name and p.device == HOST} == {0, 1, 2, 3}
+
+
+def per_layer_table(rows: int) -> ModelSpec:
+    last = llama().tensors[-1]
+    table = Tensor(
+        "per_layer_token_embd.weight", (9216, rows), "f16", 2 * 9216 * rows, last.offset + last.n_bytes, 0, None
+    )
+    return replace(llama(), architecture="gemma4", tensors=(*llama().tensors, table))
+
+
+@pytest.mark.parametrize("mmap", [True, False])
+def test_a_table_of_more_than_4_gib_stays_in_the_file(mmap: bool) -> None:
+    """As in the log of a load: ``per_layer_token_embd.weight (size = 4608 MiB) lazy read enabled``."""
+    lazy = buffers(per_layer_table(262144), LlamaCppSettings(mmap=mmap), CUDA)[HOST, BufferKind.LAZY]
+    assert lazy.mapped
+    assert lazy.tensor_bytes == lazy.buffer_bytes == 4608 << 20
+
+
+def test_a_smaller_table_is_loaded_and_so_is_any_for_the_estimate() -> None:
+    assert (HOST, BufferKind.LAZY) not in buffers(per_layer_table(65536), LlamaCppSettings())
+    assert (HOST, BufferKind.LAZY) not in buffers(
+        per_layer_table(262144), LlamaCppSettings(tool="llama-fit-params")
+    )
