@@ -113,9 +113,12 @@ def project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Nod
     shapes = ((cache.k_head, heads), (cache.k_head, kv_heads), (cache.v_head, kv_heads))
     if sketch.weight(f"blk.{block}.attn_qkv.weight"):
         joined = sketch.linear(x, f"blk.{block}.attn_qkv")
-        q, k, v = (g.view(joined, (*shape, tokens), (4 * shape[0], joined.nb[1])) for shape in shapes)
-        return q, k, v
-    flat = [sketch.linear(x, f"blk.{block}.attn_{part}") for part in "qkv"]
+        if sketch.family.qk_norm != "flat":
+            q, k, v = (g.view(joined, (*shape, tokens), (4 * shape[0], joined.nb[1])) for shape in shapes)
+            return q, k, v
+        flat = [g.contiguous(g.view(joined, (a * b, tokens), (joined.nb[1],))) for a, b in shapes]
+    else:
+        flat = [sketch.linear(x, f"blk.{block}.attn_{part}") for part in "qkv"]
     if sketch.family.qk_norm == "flat":
         flat[0] = sketch.norm(flat[0], f"blk.{block}.attn_q_norm", block)
         flat[1] = sketch.norm(flat[1], f"blk.{block}.attn_k_norm", block)

@@ -33,10 +33,11 @@ class Recurrent(NamedTuple):
     repeats_heads: bool = False
 
 
-#: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for.
+#: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for. The others that
+#: have such blocks (cohere2moe, glm5-next, hy_v3, step35) load parts of them all the same.
 _DRAFTS = """
-    bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4
-    glm4moe glm5-next hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
+    bailingmoe2 bailingmoe3 deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4 glm4moe mimo2
+    nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp
 """
 _DRAFTING = frozenset(_DRAFTS.split())
 
