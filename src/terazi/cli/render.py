@@ -21,6 +21,8 @@ TERMS = (
     ("░", "compute", "compute_bytes"),
     ("#", "overhead", "overhead_bytes"),
 )
+#: How many times the largest card a host may be before its bar gets a scale of its own.
+_LARGE_HOST = 3
 FREE, OVER = "·", "!"
 
 _VERDICTS = {
@@ -77,13 +79,23 @@ def _host(weighing: Weighing) -> str:
 
 
 def render_map(shares: Sequence[DeviceShare]) -> str:
-    """The device map: one bar a device, all to one scale, with its layers and its headroom."""
-    scale = max((max(s.capacity_bytes, s.total_bytes) for s in shares), default=1) or 1
+    """The device map: one bar a device with its layers and its headroom.
+
+    All bars have one scale, but for a host so large beside the cards that theirs would shrink to nothing: its bar
+    then has its own, and says so.
+    """
+    sizes = {s.id: max(s.capacity_bytes, s.total_bytes, 1) for s in shares}
+    cards = max((size for name, size in sizes.items() if name != HOST), default=0)
+    host_apart = cards > 0 and sizes.get(HOST, 0) > _LARGE_HOST * cards
+    common = cards if host_apart else max(sizes.values(), default=1)
     width = max((len(s.id) for s in shares), default=0)
     lines = ["device map"]
     for share in shares:
-        lines.append(f"  {share.id:<{width}} |{_bar(share, scale):<{BAR_WIDTH}}| {_caption(share)}")
-        lines.append(f"  {'':<{width}}  {one_line(share.name)}, {_layers(share)}")
+        apart = host_apart and share.id == HOST
+        bar = _bar(share, sizes[HOST] if apart else common)
+        lines.append(f"  {share.id:<{width}} |{bar:<{BAR_WIDTH}}| {_caption(share)}")
+        scale = " (bar to its own scale)" if apart else ""
+        lines.append(f"  {'':<{width}}  {one_line(share.name)}, {_layers(share)}{scale}")
     used = [f"{glyph} {name}" for glyph, name, field in TERMS if any(getattr(s, field) for s in shares)]
     if any(s.total_bytes > s.capacity_bytes for s in shares):
         used.append(f"{OVER} missing")
