@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import psutil
 
 from terazi.engines.llama_cpp.binary import Binary, ListedDevice
-from terazi.errors import RefusedError, ServiceError, UsageError
+from terazi.errors import RefusedError, UsageError
 from terazi.gateway.access import check_exposure
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import find_backend
@@ -24,6 +24,7 @@ from terazi.memory.llama_cpp.settings import BUILD
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
 from terazi.placement.plan import Plan, Refusal
+from terazi.policy.lifecycle_messages import Phase
 from terazi.service.beacon import Beacon, light
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment, model_id
@@ -138,10 +139,12 @@ class Service:
             self._stopping.set()
             return
         deployment = self._named(model)
+        if self._deployments == [deployment]:
+            self._stopping.set()  # the last one takes the service with it
+            return
         await deployment.runner.stop(drain_s=DRAIN_S)
-        self._deployments.remove(deployment)
-        if not self._deployments:
-            self._stopping.set()
+        with contextlib.suppress(ValueError):  # asked for twice at once
+            self._deployments.remove(deployment)
 
     def logs(self, model: str | None, lines: int) -> list[str]:
         """The last lines of an engine's log.
@@ -202,9 +205,9 @@ class Service:
                 first = self._weigh(request.models[0], engine)
                 await gateway.start()
                 self._url = gateway.address
+                beacon = self._light(state, control_token)
                 await self._launch_all(first, engine, state)
                 if not self._stopping.is_set():
-                    beacon = self._light(state, control_token)
                     names = [d.card.id for d in self._deployments]
                     self._reporter.serving(self._url, names, request.api_key)
                     await self._until_stopped()
@@ -286,16 +289,18 @@ class Service:
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             while not stopping.done():
-                watched = {asyncio.ensure_future(d.runner.wait_stopped()) for d in self._deployments}
+                alive = [d for d in self._deployments if not d.runner.state.ended]
+                if not alive:
+                    for deployment in self._deployments:
+                        if deployment.runner.state.phase is Phase.FAILED:
+                            raise deployment.runner.error()
+                    return
+                # only those that live: one that has ended would wake this loop at once, for ever
+                watched = {asyncio.ensure_future(d.runner.wait_stopped()) for d in alive}
                 await asyncio.wait({stopping, *watched}, return_when=asyncio.FIRST_COMPLETED)
                 for task in watched:
                     task.cancel()
                 await asyncio.gather(*watched, return_exceptions=True)
-                alive = [d for d in self._deployments if not d.runner.state.ended]
-                if not stopping.done() and not alive:
-                    for deployment in self._deployments:
-                        await deployment.ready()  # raises the engine's own failure
-                    raise ServiceError("every engine has stopped", hint="see: terazi logs")
         finally:
             stopping.cancel()
 
