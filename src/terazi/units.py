@@ -1,37 +1,14 @@
 """Bytes, seconds and watts inside; GiB and ms only when a person reads them.
 
-In: numbers and size texts. Out: numbers and texts. No I/O, no imports from other rooms.
+In: numbers. Out: numbers and texts. No I/O, no imports from other rooms.
 """
 
-import re
 from typing import Final
 
 KIB: Final = 1024
 MIB: Final = 1024**2
 GIB: Final = 1024**3
 TIB: Final = 1024**4
-
-_DECIMAL: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY: Final = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": TIB}
-#: Compiled when first used (``re`` keeps it): many commands read no size.
-_SIZE: Final = r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)(b?)\s*"
-
-
-def parse_size_bytes(text: str, *, binary: bool = False) -> int:
-    """Read ``64GiB``, ``12 GB``, ``512M`` or ``1048576`` as bytes.
-
-    ``GiB`` is 1024³ and ``GB`` is 1000³, unless *binary* says that this field sells 1024³ as "GB"
-    (memory modules and graphics cards do).
-
-    Raises:
-        ValueError: if *text* is not a size.
-    """
-    match = re.fullmatch(_SIZE, text, re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"not a size: {text!r}")
-    number, prefix, i, _ = match.groups()
-    scale = (_BINARY if i or binary else _DECIMAL)[prefix.lower()]
-    return round(float(number) * scale)
 
 
 def pad(n: int, multiple: int) -> int:

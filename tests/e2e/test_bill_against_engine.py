@@ -105,7 +105,7 @@ def bill_of(command: list[str]) -> Bill:
     assert parsed.unknown_flags == ()
     assert parsed.model_path is not None
     return weigh(
-        load_model(parsed.model_path), parsed.settings, stand_ins(len(parsed.endpoints)), llama_engine.isa()
+        load_model(parsed.model_path), parsed.settings, stand_ins(len(parsed.settings.rpc)), llama_engine.isa()
     )
 
 
@@ -116,7 +116,7 @@ def estimated_compute(command: list[str]) -> dict[str, int]:
     spec, settings = load_model(parsed.model_path), parsed.settings
     family = family_of(spec)
     assert family is not None
-    resolved = resolve(spec, settings, stand_ins(len(parsed.endpoints)))
+    resolved = resolve(spec, settings, stand_ins(len(parsed.settings.rpc)))
     return compute_bytes(
         spec,
         family,

@@ -38,8 +38,9 @@ def render(snapshot: dict[str, Any]) -> str:
     if snapshot["draining"]:
         lines[0] += ", draining"
     for model in snapshot["models"]:
+        age = "" if model["uptime_s"] is None else f" up {format_seconds(model['uptime_s'])}"
         lines.append(
-            f"{model['id']}  {model['state']}  {model['engine']} pid {model['pid'] or '-'}, "
+            f"{model['id']}  {model['state']}  {model['engine']} pid {model['pid'] or '-'}{age}, "
             f"{model['in_flight']} in flight, {model['restarts']} restarts, plan {model['plan_id']}"
         )
         lines += _live(model)

@@ -22,7 +22,6 @@ class LineBasis(StrEnum):
     MODELLED = "modelled"  # a model of the engine's allocator, within a stated error
     UPPER_BOUND = "upper-bound"  # this family's rules aren't known; it can't be more
     CATALOGUE = "catalogue"  # a figure published for this card or driver
-    ENGINE = "measured-by-engine"  # the engine itself printed it
 
 
 #: The id of host memory in a bill.

@@ -102,6 +102,10 @@ class Deployment:
         """Wait until the engine answers; raises EngineError if it won't."""
         await self.runner.wait_ready()
 
+    def _uptime_s(self) -> float | None:
+        started = self.runner.started_at
+        return None if started is None else asyncio.get_running_loop().time() - started
+
     async def _ask(self) -> dict[str, Any]:
         client = EngineClient(self.base_url, self.api_key)
         try:
@@ -128,6 +132,7 @@ class Deployment:
             "state": self.state,
             "engine": self.plan.engine,
             "pid": self.runner.pid,
+            "uptime_s": self._uptime_s(),
             "plan_id": self.plan.id,
             "in_flight": self._in_flight,
             "restarts": self.runner.restarts,

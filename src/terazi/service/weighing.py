@@ -129,6 +129,11 @@ def weigh_command(
             f"{command.tool} {BUILD} has no flag {', '.join(command.unknown_flags)}, so it would not start",
             hint=f"compare with: {command.tool} --help",
         )
+    if command.hf_repo is not None:
+        raise UsageError(
+            f"the model of this command lies on Hugging Face ({command.hf_repo}), which can't be read yet",
+            hint="download the file and say -m path/to/model.gguf",
+        )
     if command.model_path is None:
         raise UsageError(f"the {command.tool} command names no local model file", hint="add -m path/to/model.gguf")
     spec = load_model(command.model_path)

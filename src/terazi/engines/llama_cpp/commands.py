@@ -101,7 +101,6 @@ class Command:
         model_path: ``-m``; None if the model is named otherwise.
         hf_repo, hf_file: ``-hf`` (``org/repo[:quant]``) and ``-hff``.
         settings: all that moves memory.
-        endpoints: ``--rpc`` servers; the engine calls them ``RPC0``, ``RPC1``, … in this order.
         unknown_flags: what this tool of this build doesn't have, as spelt. The engine would refuse to start.
         notes: what a reader of the bill should know about this command line.
     """
@@ -111,7 +110,6 @@ class Command:
     hf_repo: str | None = None
     hf_file: str | None = None
     settings: LlamaCppSettings = field(default_factory=LlamaCppSettings)
-    endpoints: tuple[str, ...] = ()
     unknown_flags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -223,7 +221,6 @@ class _Reader:
             hf_repo=self._names.get("--hf-repo"),
             hf_file=self._names.get("--hf-file"),
             settings=settings,
-            endpoints=settings.rpc,
             unknown_flags=tuple(self._unknown),
             notes=tuple(self._notes),
         )
