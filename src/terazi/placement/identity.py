@@ -3,13 +3,13 @@
 from hashlib import sha256
 
 from terazi.hardware.machine import Machine
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.settings import EngineSettings
 from terazi.models.spec import ModelSpec
 
 _HEX_DIGITS = 12
 
 
-def plan_id(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings) -> str:
+def plan_id(spec: ModelSpec, machine: Machine, settings: EngineSettings) -> str:
     """Twelve hex digits, the same in every process and however much memory happens to be free.
 
     The model counts by its tensors (names, types, bytes), not by its path, and the machine by its parts, not by its

@@ -9,7 +9,8 @@ from terazi.errors import TeraziError
 from terazi.hardware.saved import machine_to_json
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import DeviceShare, Refusal, Verdict
-from terazi.service.weighing import Weighing, typed_command
+from terazi.service.weigh import typed_command
+from terazi.service.weighing import Weighing
 
 SCHEMA = "terazi.weighing/1"
 #: Escapes of JSON that hold a backslash or a surrogate, so that a lone one is told from a pair.

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from terazi.hardware.machine import Device
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_length
@@ -114,9 +114,19 @@ def _weights(buffer: WeightBuffer) -> BillLine:
         bytes=min(buffer.tensor_bytes, buffer.buffer_bytes),
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
+        memory=_weights_memory(buffer),
         note=_KIND_NOTES[buffer.kind] + (", mapped from the file" if buffer.mapped else ""),
-        reclaimable=buffer.mapped,
     )
+
+
+def _memory(device: str) -> Memory:
+    return Memory.ANONYMOUS if device == HOST else Memory.DEVICE
+
+
+def _weights_memory(buffer: WeightBuffer) -> Memory:
+    if buffer.kind is BufferKind.PINNED:
+        return Memory.PINNED
+    return Memory.PAGE_CACHE if buffer.mapped else _memory(buffer.device)
 
 
 def _gap(buffer: WeightBuffer) -> BillLine:
@@ -126,8 +136,8 @@ def _gap(buffer: WeightBuffer) -> BillLine:
         bytes=buffer.buffer_bytes - buffer.tensor_bytes,
         formula="weights.mapped-gaps",
         basis=LineBasis.EXACT,
+        memory=Memory.PAGE_CACHE,
         note="mapped along with them: tensors between the first and the last that live elsewhere",
-        reclaimable=True,
     )
 
 
@@ -143,6 +153,7 @@ def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLi
             bytes=sum(cache.k_bytes + cache.v_bytes for cache in group),
             formula="kv.window" if window else "kv.full",
             basis=basis,
+            memory=_memory(device),
             note=f"{len(group)} layers of {group[0].cells} cells",
         )
 
@@ -162,6 +173,7 @@ def _state(
             bytes=size,
             formula="state.slots" if known else "state.bound",
             basis=LineBasis.EXACT if known else LineBasis.UPPER_BOUND,
+            memory=_memory(device),
             note=f"recurrent state for {resolved.n_seq_max} sequences",
         )
 
@@ -191,6 +203,7 @@ def _compute(
             bytes=size,
             formula=formula,
             basis=basis,
+            memory=_memory(device),
             note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
 
@@ -208,6 +221,7 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
         bytes=4 * resolved.n_seq_max * width,
         formula="output-buffer",
         basis=LineBasis.EXACT,
+        memory=Memory.ANONYMOUS,
         note="logits that the caller reads, one row a slot",
     )
     for device in resolved.devices:
@@ -218,6 +232,7 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
                 bytes=round(device.context_bytes.value),
                 formula="driver-context",
                 basis=LineBasis.CATALOGUE,
+                memory=Memory.DEVICE,
                 note=device.context_bytes.note or "what the driver takes before the first tensor",
             )
 
@@ -241,6 +256,7 @@ def _growth(
             bytes=limit * MIB,
             formula="prompt-cache",
             basis=LineBasis.UPPER_BOUND,
+            memory=Memory.ANONYMOUS,
             note="prompts kept in host memory (--cache-ram), filled only under use",
         )
     count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
@@ -256,6 +272,7 @@ def _growth(
             bytes=count * resolved.n_seq_max * slot,
             formula="context-checkpoints",
             basis=LineBasis.UPPER_BOUND,
+            memory=Memory.ANONYMOUS,
             note=f"up to {count} copies of its window cache and recurrent state for each slot (--ctx-checkpoints)",
         )
 
