@@ -33,6 +33,8 @@ class BillLine:
     """One allocation. ``formula`` is an id that the reference page explains; ``note`` is for people.
 
     ``reclaimable`` marks file-backed pages (mmap) that the kernel may drop; they still count in the total.
+    ``part`` says which part of the deployment the bytes are for: empty for the model itself, else the part of a
+    ``Companion`` (``draft``, ``mmproj``, ``lora``, ...).
     """
 
     term: Term
@@ -42,6 +44,7 @@ class BillLine:
     basis: LineBasis
     note: str = ""
     reclaimable: bool = False
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +93,10 @@ class Bill:
     def devices(self) -> tuple[str, ...]:
         """Device ids in order of first mention."""
         return tuple(dict.fromkeys(line.device for line in self.lines))
+
+    def of(self, part: str) -> tuple[BillLine, ...]:
+        """The lines of one part of the deployment; empty for the model itself."""
+        return tuple(line for line in self.lines if line.part == part)
 
     def on(self, device: str) -> DeviceBill:
         """The lines of *device*, summed by term (all zero for a device without lines)."""
