@@ -44,6 +44,8 @@ class BillLine:
 
     File-backed pages (``Memory.PAGE_CACHE``) may be dropped by the kernel; in ``Bill.lines`` they still count in
     the total, because what is read at every token is no spare memory.
+    ``part`` says which part of the deployment the bytes are for: empty for the model itself, else the part of a
+    ``Companion`` (``draft``, ``mmproj``, ``lora``, ...).
     """
 
     term: Term
@@ -53,6 +55,7 @@ class BillLine:
     basis: LineBasis
     memory: Memory
     note: str = ""
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +111,10 @@ class Bill:
     def devices(self) -> tuple[str, ...]:
         """Device ids in order of first mention."""
         return tuple(dict.fromkeys(line.device for line in self.lines))
+
+    def of(self, part: str) -> tuple[BillLine, ...]:
+        """The lines of one part of the deployment; empty for the model itself."""
+        return tuple(line for line in self.lines if line.part == part)
 
     def on(self, device: str) -> DeviceBill:
         """The lines of *device*, summed by term (all zero for a device without lines)."""

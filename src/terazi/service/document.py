@@ -23,6 +23,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": _model(weighing.spec),
+        "companions": [{"part": c.part, "flag": c.flag, **_model(c.spec)} for c in weighing.companions],
         "machine": machine_to_json(weighing.machine),
         "workload": dataclasses.asdict(weighing.workload),
         "verdict": Verdict.REFUSED if isinstance(outcome, Refusal) else outcome.verdict,

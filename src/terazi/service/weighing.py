@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from terazi.hardware.machine import Machine
+from terazi.memory.companion import Companion
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast
@@ -11,7 +12,10 @@ from terazi.placement.plan import DeviceShare, Plan, Refusal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighing:
-    """One model against one machine under one workload, and what came of it."""
+    """One model against one machine under one workload, and what came of it.
+
+    ``companions`` are the files that a weighed command loads beside the model.
+    """
 
     spec: ModelSpec
     machine: Machine
@@ -19,6 +23,7 @@ class Weighing:
     outcome: Plan | Refusal
     forecast: Forecast | None
     notes: tuple[str, ...] = ()
+    companions: tuple[Companion, ...] = ()
 
     @property
     def plan(self) -> Plan | None:
