@@ -75,8 +75,10 @@ class CacheSpec:
         return replace(self, kind=CacheKind.FULL, window=0) if self.kind in _LOCAL else self
 
     def with_page(self, page_bytes: int) -> "CacheSpec | None":
-        """This cache with pages of *page_bytes*: larger blocks if they divide it, padding otherwise; None if neither
-        is allowed (``unify_kv_cache_spec_page_size``)."""
+        """This cache with pages of *page_bytes*: larger blocks if they divide it, padding otherwise.
+
+        None if neither is allowed (``unify_kv_cache_spec_page_size``).
+        """
         if self.page_bytes == page_bytes:
             return self
         if self.kind is CacheKind.STATE:

@@ -192,7 +192,7 @@ def _layer_caches(
 def _window(config: HfConfig, kind: str) -> int:
     """A layer's window: of its kind, or the one of all layers where the config names no kinds.
 
-    ``CacheConfig.sliding_window`` is set only where the layers aren't told apart (``EngineArgs.create_engine_config``).
+    ``EngineArgs.create_engine_config`` sets ``CacheConfig.sliding_window`` only where layers aren't told apart.
     """
     if kind == "chunked_attention":
         return config.number("attention_chunk_size", 0)
@@ -201,14 +201,10 @@ def _window(config: HfConfig, kind: str) -> int:
     told_apart = config.value("layer_types", "sliding_window_pattern", "_sliding_window_pattern") is not None
     if told_apart or config.text_type in {"gemma2", "gemma3", "gemma3_text"}:
         return 0
-    if config.value("use_sliding_window") is False or config.text_type in _NO_WINDOW:
+    if config.value("use_sliding_window") is False:
         return 0
     value = config.value("sliding_window")
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-#: Families whose configuration class drops ``sliding_window`` unless ``use_sliding_window`` is set.
-_NO_WINDOW: Final = frozenset({"qwen2_moe_never"})
 
 
 def _without_shared(config: HfConfig, caches: list[LayerCache], layers: int) -> list[LayerCache]:
@@ -236,9 +232,9 @@ def _derived_length(config: HfConfig) -> tuple[int, str]:
         length, key = own, "model_max_length"
     kind = config.value("rope_scaling.rope_type", "rope_scaling.type", "rope_parameters.rope_type")
     factor = config.value("rope_scaling.factor", "rope_parameters.factor")
-    if isinstance(factor, int | float) and isinstance(kind, str) and kind not in _SCALED_ALREADY:
-        if "gemma3" not in config.text_type:
-            length = int(length * factor)
+    scaled = isinstance(kind, str) and kind not in _SCALED_ALREADY and "gemma3" not in config.text_type
+    if scaled and isinstance(factor, int | float):
+        length = int(length * factor)
     original = config.value("original_max_position_embeddings")
     if kind == "longrope" and isinstance(original, int):
         length = original

@@ -1,14 +1,12 @@
-"""From bytes to blocks and tokens: how vLLM groups caches of several kinds and shares one pool of blocks among them.
+"""From bytes to blocks and tokens: how vLLM groups caches of several kinds, which share one pool of blocks.
 
 In: the caches of every layer, where each layer lies, bytes for each pipeline stage. Out: ``KvPool``. Redoes
-``get_kv_cache_groups``, ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` of ``v1/core/kv_cache_utils.py``, vLLM
-0.32.0, for layouts that keep each layer apart (every backend's first choice on CPU, CUDA and ROCm).
+``get_kv_cache_groups``, ``get_kv_cache_configs`` and ``get_kv_cache_capacity`` of ``v1/core/kv_cache_utils.py``,
+vLLM 0.32.0, for layouts that keep each layer apart (every backend's first choice on CPU, CUDA and ROCm).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import floor
 from typing import NamedTuple
 
 from terazi.memory.vllm.cache import CacheSpec, Limits
@@ -109,13 +107,13 @@ def plan_pool(
         limits = replace(limits, max_model_len=longest)
     per_sequence = sum(g.blocks_of_a_sequence(limits) for g in groups)
     short = min(range(len(checked)), key=lambda i: checked[i] // block_bytes[i] if block_bytes[i] else 2**62)
-    concurrency = Fraction(max(0, blocks), per_sequence)
+    concurrency = max(0, blocks) / per_sequence
     return KvPool(
         blocks=max(0, blocks),
         block_bytes=block_bytes,
         blocks_per_sequence=per_sequence,
-        tokens=floor(float(concurrency) * limits.max_model_len),
-        concurrency=float(concurrency),
+        tokens=int(concurrency * limits.max_model_len),
+        concurrency=concurrency,
         max_model_len=limits.max_model_len,
         longest=longest,
         fits=checked[short] > 0 and per_sequence <= usable,

@@ -6,7 +6,7 @@ In: ``VllmModel``, ``VllmSettings``, ``Target``. Out: ``Resolved``. Sources (vLL
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from terazi.errors import UsageError
 from terazi.memory.vllm.cache import CacheSpec, Limits
@@ -14,6 +14,7 @@ from terazi.memory.vllm.dtypes import CACHE_DTYPES, PACKED_LATENT, cache_bytes, 
 from terazi.memory.vllm.model import CacheKind, LayerCache, VllmModel
 from terazi.memory.vllm.pool import Placed
 from terazi.memory.vllm.settings import AUTO_LENGTH, VllmSettings
+from terazi.memory.vllm.state import StateShape
 from terazi.memory.vllm.target import Platform, Target
 from terazi.units import GIB, pad
 
@@ -32,8 +33,8 @@ _OVERLAPS: Final = frozenset({"eagle", "eagle3", "mtp", "draft_model", "dspark",
 class Resolved:
     """Settings with every default filled in.
 
-    ``length_fits`` says that ``max_model_len`` is still to be fitted to the memory. ``stages`` are the layers of each
-    pipeline stage. ``caches`` are those of one rank of every stage, in the order of the layers.
+    ``fit_length`` says that ``max_model_len`` is still to be fitted to the memory. ``stages`` are the layers of
+    each pipeline stage. ``caches`` are those of one rank of every stage, in the order of the layers.
     """
 
     target: Target
@@ -147,7 +148,9 @@ def _dtype(model: VllmModel, settings: VllmSettings, target: Target) -> tuple[st
             said = supported[0]
     size = element_bytes(said)
     if size is None:
-        raise UsageError(f"--dtype {settings.dtype} is none that vLLM computes in", hint="use auto, bfloat16 or float16")
+        raise UsageError(
+            f"--dtype {settings.dtype} is none that vLLM computes in", hint="use auto, bfloat16 or float16"
+        )
     return said, size
 
 
@@ -223,22 +226,24 @@ def _caches(
     block = settings.block_size or (_CPU_BLOCK if target.platform is Platform.CPU else max(_GPU_BLOCK, smallest))
     if target.platform is Platform.CPU and model.latent and "amx_tile" not in target.isa:
         block = 16
-    guessed = settings.speculation.tokens if settings.speculation else 0
+    sizes = _StateSizes.of(model, settings, target, element_size)
     page: int | None = None
     if model.hybrid:
-        block, page = _aligned_block(
-            model, settings, target, block, smallest, element_size=element_size, kv_dtype=kv_dtype
-        )
+        attention = next(c for c in model.caches if c.state is None)
+        per_token = token_bytes(attention, ranks, element_size, kv_dtype)
+        largest = max(sizes.bytes_of(c.state) for c in model.caches if c.state is not None)
+        unit = max(smallest, block, 128 if model.latent else 0)
+        block, page = _aligned_block(block, unit, smallest, per_token=per_token, state=largest)
     placed: list[Placed] = []
     for cache in model.caches:
-        if cache.kind is CacheKind.STATE:
-            length = settings.max_model_len if settings.max_model_len and settings.max_model_len > 0 else model.max_length
+        if cache.state is not None:
+            length = max(settings.max_model_len or 0, 0) or model.max_length
             spec = CacheSpec(
                 kind=CacheKind.STATE,
                 block_size=block if aligned else settings.mamba_block_size or length,
-                state_bytes=_state_bytes(model, cache, settings, target, element_size, guessed),
+                state_bytes=sizes.bytes_of(cache.state),
                 padded_bytes=page,
-                checkpoints=cache.state.checkpoints if cache.state else 0,
+                checkpoints=cache.state.checkpoints,
             )
         else:
             spec = _attention_cache(cache, ranks, block, smallest, element_size=element_size, kv_dtype=kv_dtype)
@@ -253,6 +258,30 @@ def _smallest_block(model: VllmModel, target: Target) -> int:
     if model.latent and target.capability is not None and target.capability // 10 == 10:
         return 32  # FlashInfer's latent attention
     return 16
+
+
+class _StateSizes(NamedTuple):
+    """What the bytes of a state depend on."""
+
+    ranks: int
+    guessed: int
+    conv_size: int
+    state_size: int
+
+    @classmethod
+    def of(cls, model: VllmModel, settings: VllmSettings, target: Target, element_size: int) -> "_StateSizes":
+        conv_size = element_bytes(settings.mamba_cache_dtype) or element_size
+        return cls(
+            ranks=settings.tensor_parallel,
+            guessed=settings.speculation.tokens if settings.speculation else 0,
+            conv_size=conv_size,
+            state_size=element_bytes(_state_dtype(model, settings, target)) or conv_size,
+        )
+
+    def bytes_of(self, shape: StateShape) -> int:
+        """One layer's state on one rank."""
+        conv = shape.conv_elements(self.ranks, self.guessed) * self.conv_size
+        return conv + shape.state_elements(self.ranks) * self.state_size
 
 
 def token_bytes(cache: LayerCache, ranks: int, element_size: int, kv_dtype: str) -> int:
@@ -293,18 +322,6 @@ def _attention_cache(
     )
 
 
-def _state_bytes(
-    model: VllmModel, cache: LayerCache, settings: VllmSettings, target: Target, element_size: int, guessed: int
-) -> int:
-    assert cache.state is not None
-    conv_size = element_bytes(settings.mamba_cache_dtype) or element_size
-    state_size = element_bytes(_state_dtype(model, settings, target)) or conv_size
-    ranks = settings.tensor_parallel
-    return (
-        cache.state.conv_elements(ranks, guessed) * conv_size + cache.state.state_elements(ranks) * state_size
-    )
-
-
 def _state_dtype(model: VllmModel, settings: VllmSettings, target: Target) -> str:
     """``mamba_ssm_cache_dtype`` after the model's and the platform's say."""
     said = settings.mamba_ssm_cache_dtype
@@ -319,27 +336,8 @@ def _state_dtype(model: VllmModel, settings: VllmSettings, target: Target) -> st
     return said
 
 
-def _aligned_block(
-    model: VllmModel,
-    settings: VllmSettings,
-    target: Target,
-    block: int,
-    smallest: int,
-    *,
-    element_size: int,
-    kv_dtype: str,
-) -> tuple[int, int | None]:
-    """``_align_hybrid_block_size``: a block of attention as large as a state, and the page that both then have."""
-    guessed = settings.speculation.tokens if settings.speculation else 0
-    ranks = settings.tensor_parallel
-    attention = next(c for c in model.caches if c.kind is not CacheKind.STATE)
-    per_token = token_bytes(attention, ranks, element_size, kv_dtype)
-    state = max(
-        _state_bytes(model, c, settings, target, element_size, guessed)
-        for c in model.caches
-        if c.kind is CacheKind.STATE
-    )
-    unit = max(smallest, block, 128 if model.latent else 0)
+def _aligned_block(block: int, unit: int, smallest: int, *, per_token: int, state: int) -> tuple[int, int | None]:
+    """``_align_hybrid_block_size``: a block of attention as large as a *state*, and the page that both then have."""
     wanted = pad(unit * -(-state // (unit * per_token)), smallest)
     block = max(block, wanted)
     page = block * per_token

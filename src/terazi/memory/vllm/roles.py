@@ -91,8 +91,8 @@ def part_of(name: str, *, mamba2: bool) -> Part:
     stacked = _STACKED.search(name)
     if stacked:
         leaf, kind = stacked["leaf"], (stacked["kind"] or "").lstrip("._") or "weight"
-        cut = Cut.INPUT if leaf in {"down_proj", "w2"} else Cut.OUTPUT
-        return Part(cut, kind, expert=True, stacked=True, linear=kind == "weight")
+        side = Cut.INPUT if leaf in {"down_proj", "w2"} else Cut.OUTPUT
+        return Part(side, kind, expert=True, stacked=True, linear=kind == "weight")
     if _HEADS.search(name):
         return Part(Cut.HEADS, name.rpartition(".")[2])
     match = _PARAMETER.fullmatch(name)
@@ -106,7 +106,7 @@ def part_of(name: str, *, mamba2: bool) -> Part:
     if cut is None:
         return Part(Cut.WHOLE, parameter, expert=expert, known="norm" in leaf.lower() or leaf.startswith("ln_"))
     stacked_moe = leaf in {"input_linear", "output_linear"} and "block_sparse_moe" in module
-    linear = cut not in {Cut.VOCAB, Cut.WHOLE} and "conv" not in leaf or leaf in _WHOLE_LINEAR
+    linear = (cut not in {Cut.VOCAB, Cut.WHOLE} and "conv" not in leaf) or leaf in _WHOLE_LINEAR
     return Part(cut, parameter, expert=expert or stacked_moe, stacked=stacked_moe, linear=linear)
 
 

@@ -1,16 +1,15 @@
 """Bytes of weights on one rank: each tensor of the checkpoint, as vLLM cuts and stores it.
 
-In: tensors, the model, how many ranks. Out: bytes by kind. A tensor that isn't quantised is stored in the model's own
-type whatever the file says, but for a few that stay in 32 bits. Sources: ``model_executor/layers/linear.py``,
+In: tensors, the model, how many ranks. Out: bytes by kind. A tensor that isn't quantised is stored in the model's
+own type whatever the file says, but for a few that stay in 32 bits. Sources: ``model_executor/layers/linear.py``,
 ``vocab_parallel_embedding.py``, ``fused_moe/``, ``quantization/``, vLLM 0.32.0.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from typing import Final, NamedTuple
 
-from terazi.memory.vllm.model import VllmModel
+from terazi.memory.vllm.model import CacheKind, VllmModel
 from terazi.memory.vllm.roles import Cut, Part, part_of
 from terazi.models.safetensors import DTYPE_BITS
 from terazi.models.spec import ModelSpec, Tensor
@@ -29,6 +28,8 @@ _OUTPUT_FIRST: Final = frozenset({
     "weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point", "bias",
     "weight_scale_2", "weight_global_scale", "input_scale", "input_global_scale",
 })  # fmt: skip
+#: Layers that vLLM joins with a sibling.
+_MERGED: Final = (".k_proj.weight_shape", ".v_proj.weight_shape", ".up_proj.weight_shape")
 #: Methods that quantise while loading → bytes of a weight.
 ONLINE: Final = {
     "fp8": 1, "fp8_per_tensor": 1, "fp8_per_block": 1, "fp8_per_channel": 1, "int8_per_channel_weight_only": 1,
@@ -81,9 +82,7 @@ class RankWeights:
     @property
     def total_bytes(self) -> int:
         """All of them."""
-        return (
-            self.plain_bytes + self.quantised_bytes + self.expert_bytes + self.embedding_bytes + self.tower_bytes
-        )
+        return self.plain_bytes + self.quantised_bytes + self.expert_bytes + self.embedding_bytes + self.tower_bytes
 
 
 def rank_weights(
@@ -125,6 +124,7 @@ def rank_weights(
         if not part.known and not part.tower:
             guessed.append(tensor.name)
     ends = ranks.last or model.model_type in _ENDS_EVERYWHERE
+    sums["quantised"] += cutter.attention_scales()
     if ends and spec.tensors and not head and not model.tied and not model.attention_free:
         sums["embedding"] += cutter.vocab_rows(model.vocab_size) * model.hidden_size * model_bytes
     return RankWeights(
@@ -150,11 +150,19 @@ class _Cutter:
         self._bytes = model_bytes
         self._online = ONLINE.get(online or "")
         self._tied = model.tied
+        form = model.config.value("quantization_config.format", "quantization_config.quant_method")
+        self._float8 = form in {"float-quantized", "fp8"}
 
     def holds(self, tensor: Tensor, part: Part, *, is_head: bool) -> bool:
         """Whether this rank's stage has *tensor*, and loads it at all."""
+        if part.parameter == "g_idx" and not self._model.config.flag("quantization_config.desc_act"):
+            return False
+        if part.parameter == "weight_shape" and tensor.name.endswith(_MERGED):
+            return False  # vLLM joins these layers with the one before, and keeps one shape
         if tensor.block is not None:
-            return tensor.block in self._ranks.layers  # blocks beyond the last one guess ahead, and stay in the file
+            return (
+                tensor.block in self._ranks.layers
+            )  # blocks beyond the last one guess ahead, and stay in the file
         if tensor.name.startswith("mtp."):
             return False
         everywhere = self._model.model_type in _ENDS_EVERYWHERE
@@ -172,6 +180,16 @@ class _Cutter:
         elements, bits = self._elements(tensor, part), self._bits(tensor, part)
         return -(-elements * bits // 8)
 
+    def attention_scales(self) -> int:
+        """Scales that the attention modules of a quantised model have besides (``quantization/kv_cache.py``)."""
+        config, size = self._model.config, self._bytes
+        method = config.value("quantization_config.quant_method")
+        each = {"fp8": 4 * size, "compressed-tensors": 3 * 4 + 3 * size}.get(
+            method if isinstance(method, str) else ""
+        )
+        attention = (c for c in self._model.caches if c.kind is not CacheKind.STATE)
+        return (each or 0) * sum(c.layer in self._ranks.layers for c in attention)
+
     def vocab_rows(self, vocab: int) -> int:
         """Rows of an embedding on one rank."""
         return self._divided(pad(vocab, VOCAB_PADDING), "the padded vocabulary")
@@ -182,6 +200,8 @@ class _Cutter:
             return stored
         router = part.cut is Cut.WHOLE and tensor.name.endswith(("mlp.gate.weight",))
         if part.parameter in _FULL_PRECISION or (router and self._model.model_type in _ROUTER_FLOAT32):
+            return 32
+        if part.parameter == "weight_scale" and self._float8:
             return 32
         if part.parameter in {"weight_scale", "input_scale", "weight_scale_2", "weight_global_scale",
                               "input_global_scale", "k_scale", "v_scale"}:  # fmt: skip
@@ -209,8 +229,10 @@ class _Cutter:
         """Which dimension is divided; None if all ranks have everything."""
         by_input = part.cut is Cut.INPUT
         if part.parameter in {"bias", "g_idx", "perm", "weight_g_idx"}:
-            return (None if part.parameter == "bias" else 0) if by_input else (0 if part.parameter == "bias" else None)
-        if part.parameter == "weight_shape" or len(shape) == 1 and part.parameter.endswith("scale"):
+            return (
+                (None if part.parameter == "bias" else 0) if by_input else (0 if part.parameter == "bias" else None)
+            )
+        if part.parameter == "weight_shape" or (len(shape) == 1 and part.parameter.endswith("scale")):
             return None
         if part.parameter in _OUTPUT_FIRST or part.cut is Cut.HEADS or part.parameter in {"A_log", "D", "dt_bias"}:
             if by_input:
@@ -272,7 +294,7 @@ class _Cutter:
         return 2 if transposed else 1
 
     def _own_expert(self, tensor: Tensor, count: int) -> int:
-        """With whole experts the first rank has the most: ``determine_expert_map`` gives the remainder to the first."""
+        """Whole experts: the first rank has the most, as ``determine_expert_map`` gives it the remainder."""
         index = int(tensor.name.split("experts.")[1].split(".")[0])
         own = -(-max(1, self._model.config.number("experts", 1)) // self._ranks.experts)
         return count if index < own else 0
@@ -281,8 +303,3 @@ class _Cutter:
         if extent % self._ranks.tensor:
             raise IndivisibleError(f"{extent} of {name} can't be divided among {self._ranks.tensor} ranks")
         return extent // self._ranks.tensor
-
-
-def tensor_bytes(tensors: Iterable[Tensor]) -> int:
-    """As the file has them."""
-    return sum(t.n_bytes for t in tensors)
