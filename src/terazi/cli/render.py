@@ -40,6 +40,10 @@ def render_weighing(weighing: Weighing) -> str:
         render_map(weighing.shares),
         render_bill(outcome.bill, [s.id for s in weighing.shares]),
     ]
+    if weighing.verification is not None:
+        from terazi.cli.render_verification import render_verification
+
+        parts.append(render_verification(weighing.verification))
     if weighing.forecast is not None:
         parts.append(render_forecast(weighing.forecast))
     if isinstance(outcome, Refusal):
