@@ -20,10 +20,10 @@ class Verdict(StrEnum):
 class DeviceShare:
     """What one device holds. ``layers`` is the inclusive range (first, last); index ``block_count`` is the output.
 
-    ``capacity_bytes`` is what the plan may use there: free memory less the reserve for others, and
-    ``headroom_bytes`` what the bill's lines leave of it. ``process_bytes`` is what the program itself takes besides,
-    ``loading_bytes`` what is missing from both to the peak while loading. The last three say what kind of memory the
-    lines and the process hold on the host (or in a mapped device buffer): an accelerator's own is none of them.
+    ``capacity_bytes`` is what the plan may use there (free memory less the reserve for others),
+    ``headroom_bytes`` what the bill's lines leave of it. ``process_bytes`` is what the program itself takes
+    besides, ``loading_bytes`` what is missing from both to the peak while loading. The last three say what kind of
+    memory lines and process hold on the host, or in a mapped device buffer; an accelerator's own is none of them.
     """
 
     id: str
