@@ -33,13 +33,25 @@ class Recurrent(NamedTuple):
     repeats_heads: bool = False
 
 
-#: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for. The others that
-#: have such blocks (cohere2moe, glm5-next, hy_v3, step35) load parts of them all the same.
+#: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for. Some load parts
+#: of them all the same, see below.
 _DRAFTS = """
-    bailingmoe2 bailingmoe3 deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4 glm4moe mimo2
-    nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp
+    bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4
+    glm4moe hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
 """
 _DRAFTING = frozenset(_DRAFTS.split())
+#: What is left out of a draft block where the engine asks for the rest of it without ``TENSOR_SKIP``.
+_LEFT_OUT = (
+    *("attn_norm.", "attn_q.", "attn_k.", "attn_v.", "attn_qkv.", "attn_output.", "ffn_norm."),
+    *("nextn.eh_proj.", "nextn.enorm.", "nextn.hnorm."),
+)
+_LEFT_OUT_OF = {"step35": _LEFT_OUT, "hy_v3": (*_LEFT_OUT, "attn_q_norm.", "attn_k_norm.")}
+#: What is loaded of a draft block all the same: mostly tensors that another block may do without.
+_KEPT_OF = {
+    "deepseek32": ("exp_probs_b.bias",),
+    "glm-dsa": ("exp_probs_b.bias",),
+    "cohere2moe": ("nextn.embed_tokens.", "nextn.shared_head_head.", "nextn.shared_head_norm."),
+}
 
 
 def trunk_length(spec: ModelSpec) -> int:
@@ -51,6 +63,14 @@ def trunk_length(spec: ModelSpec) -> int:
 def loaded_blocks(spec: ModelSpec) -> int:
     """Blocks that are loaded where nobody asks for guesses (``TENSOR_SKIP``)."""
     return trunk_length(spec) if spec.architecture in _DRAFTING else spec.block_count
+
+
+def kept_of_drafts(architecture: str, name: str) -> bool:
+    """Whether the tensor *name* of a draft block is loaded although nobody asks for guesses."""
+    part = name.split(".", 2)[-1]
+    if architecture in _LEFT_OUT_OF:
+        return not part.startswith(_LEFT_OUT_OF[architecture])
+    return part.startswith(_KEPT_OF.get(architecture, ("?",)))
 
 
 def recurrent_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool, ...]:
