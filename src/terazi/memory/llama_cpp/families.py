@@ -119,6 +119,12 @@ FAMILIES = (
         drawing="rwkv",
     ),
     Family(
+        name="rwkv-converted",
+        architectures=frozenset({"rwkv6qwen2", "arwkv7"}),
+        recurrent=Recurrent("rwkv", layers="all"),
+        drawing="rwkv",
+    ),
+    Family(
         name="kimi-linear",
         architectures=frozenset({"kimi-linear"}),
         latent=True,
@@ -435,6 +441,16 @@ FAMILIES = (
         drawing="encoder",
     ),
     Family(name="eurobert", architectures=frozenset({"eurobert", "neo-bert"}), drawing="encoder"),
+    Family(name="dream", architectures=frozenset({"dream", "llada"}), drawing="diffusion"),
+    Family(
+        name="llada-moe",
+        architectures=frozenset({"llada-moe"}),
+        experts=Experts(normalised=False),
+        qk_norm="head",
+        drawing="diffusion",
+    ),
+    Family(name="rnd1", architectures=frozenset({"rnd1"}), qk_norm="head", drawing="diffusion"),
+    Family(name="deci", architectures=frozenset({"deci"}), rope_factors=True, drawing="deci"),
     Family(
         name="gemma-embedding",
         architectures=frozenset({"gemma-embedding"}),
@@ -458,6 +474,6 @@ def family_of(spec: ModelSpec) -> Family | None:
     family = _BY_ARCHITECTURE.get(spec.architecture)
     if spec.architecture == "mpt" and any(t.name.endswith(_MPT_EXTRAS) for t in spec.tensors):
         return None
-    if family and family.recurrent is None and 0 in spec.head_count_kv:
+    if family and family.recurrent is None and family.drawing != "deci" and 0 in spec.head_count_kv:
         return None
     return family

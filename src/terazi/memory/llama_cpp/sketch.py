@@ -84,8 +84,9 @@ class Sketch:
 
     def _weight_node(self, placement: Placement) -> Node:
         shape = placement.tensor.shape
-        # the true block size doesn't matter for the allocator, only the bytes of a row
-        node = g.leaf((shape[0], placement.tensor.n_bytes // prod(shape[1:])), *shape)
+        row = placement.tensor.n_bytes // prod(shape[1:])
+        # of what is stored in blocks only the bytes of a row matter; what isn't may be reshaped
+        node = g.leaf((shape[0], row) if row % shape[0] else (1, row // shape[0]), *shape)
         node.home = self.backends[placement.device]
         node.is_weight = True
         node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED, BufferKind.LAZY}
