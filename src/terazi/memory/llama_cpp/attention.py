@@ -173,12 +173,17 @@ def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: 
         return g.like("mul", x, factor) if factor else x
     factors = None
     if family.rope_factors is True or (family.rope_factors == "full" and not cache.window):
-        names = ("rope_freqs.weight", "rope_factors_long.weight")
-        factors = next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
+        factors = rope_factors(sketch, block)
     x = g.like("rope", x, position.place, *((factors,) if factors else ()))
     if family.qk_norm == "turned" and normed:
         x = sketch.norm(x, norm, block)
     return g.like("mul", x, factor) if factor and family.tempered != "unturned" else x
+
+
+def rope_factors(sketch: Sketch, block: int) -> Node | None:
+    """``get_rope_factors``: the copy on the device of *block*."""
+    names = ("rope_freqs.weight", "rope_factors_long.weight")
+    return next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
 
 
 def _rope_off(sketch: Sketch, cache: CacheLayer) -> bool:
@@ -191,6 +196,9 @@ def _rope_off(sketch: Sketch, cache: CacheLayer) -> bool:
         return not cache.window and not (isinstance(dense, int) and cache.block < dense)
     if rope == "but_first":
         return sketch.batch.windowed and cache.block % 4 == 0
+    if rope == "by_pattern":
+        pattern = spec.metadata.get(f"{spec.architecture}.attention.rope_pattern")
+        return isinstance(pattern, tuple) and cache.block < len(pattern) and not pattern[cache.block]
     if rope == "small":
         return spec.block_count != 32
     if rope == "finetuned":

@@ -17,6 +17,7 @@ class Recurrent(NamedTuple):
         layers: which blocks: ``all``; those ``without_kv`` heads; those ``without_kv_and_ff``, where a block is
             either that, attention or feed-forward; ``spaced``, all but every fourth (or as the file says); or all
             ``beside`` their attention.
+        interval: of the others, where they are ``spaced`` and the file doesn't say.
         ffn_norm: name of the norm before the feed-forward half; None if blocks have none.
         output_norm: name of the last norm.
         select_after_norm: outputs are picked after the last norm instead of inside the last block.
@@ -31,6 +32,7 @@ class Recurrent(NamedTuple):
     select_after_norm: bool = False
     positions: int = 1
     repeats_heads: bool = False
+    interval: int = 4
 
 
 #: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for. Some load parts
@@ -78,18 +80,19 @@ def recurrent_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool
     if recurrent is None:
         return (False,) * spec.block_count
     trunk = trunk_length(spec)
-    return tuple(flag and block < trunk for block, flag in enumerate(_recurs(spec, recurrent.layers)))
+    flags = _recurs(spec, recurrent.layers, recurrent.interval)
+    return tuple(flag and block < trunk for block, flag in enumerate(flags))
 
 
-def _recurs(spec: ModelSpec, layers: str) -> tuple[bool, ...]:
+def _recurs(spec: ModelSpec, layers: str, usual: int) -> tuple[bool, ...]:
     if layers in {"all", "beside"}:
         return (True,) * spec.block_count
     if layers == "spaced":
         flags = spec.metadata.get(f"{spec.architecture}.attention.recurrent_layers")
         if isinstance(flags, tuple) and len(flags) >= spec.block_count:
             return tuple(bool(flag) for flag in flags[: spec.block_count])
-        interval = spec.metadata.get(f"{spec.architecture}.full_attention_interval", 4)
-        period = interval if isinstance(interval, int) and interval > 0 else 4
+        interval = spec.metadata.get(f"{spec.architecture}.full_attention_interval", usual)
+        period = interval if isinstance(interval, int) and interval > 0 else usual
         return tuple((block + 1) % period != 0 for block in range(spec.block_count))
     return tuple(
         heads == 0 and (layers != "without_kv_and_ff" or width == 0)

@@ -92,14 +92,16 @@ def places(sketch: Sketch) -> int:
 
 def draw_logits(sketch: Sketch, hidden: Node) -> None:
     """The output matrix, its bias and the cap on the logits, where the model has them."""
+    family = sketch.family
+    if family.scaled_logits == "hidden":
+        hidden = g.like("scale", hidden)
     logits = g.mul_mat(sketch.output_matrix(), hidden)
     bias = sketch.weight("output.bias")
     if bias:
         logits = g.like("add", logits, bias)
-    family = sketch.family
     stated = sketch.spec.metadata.get(f"{sketch.spec.architecture}.logit_scale")
     scaled = family.parallel or family.scaled_residuals or family.scaled_logits
-    if (scaled and stated) or family.scaled_logits == "always":
+    if (scaled and stated and family.scaled_logits != "hidden") or family.scaled_logits == "always":
         logits = g.like("scale", logits)
     cap = sketch.spec.metadata.get(f"{sketch.spec.architecture}.final_logit_softcapping", 0)
     if cap:

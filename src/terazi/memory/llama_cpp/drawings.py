@@ -17,6 +17,10 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.deci import draw_deci
 
         return draw_deci(sketch, caches)
+    if sketch.family.drawing == "lightning":
+        from terazi.memory.llama_cpp.lightning_attention import draw_lightning
+
+        return draw_lightning(sketch, caches, states)
     if sketch.family.recurrent:
         from terazi.memory.llama_cpp.hybrid import draw_hybrid
 

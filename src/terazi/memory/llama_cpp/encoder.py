@@ -7,7 +7,7 @@ that diffuse a text and have logits (``dream.cpp``, ``llada.cpp``, ``llada-moe.c
 """
 
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.attention import multi_head
+from terazi.memory.llama_cpp.attention import multi_head, rope_factors
 from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.decoder import draw_logits
 from terazi.memory.llama_cpp.feed_forward import feed_forward
@@ -88,7 +88,8 @@ def _attend(sketch: Sketch, x: Node, place: Node, mask: Node, block: int) -> Nod
         q, k, v = (g.reshape(part, width, count, tokens) for part, count in zip(parts, counts, strict=True))
     q, k = _normed(sketch, q, f"{name}.attn_q_norm", block), _normed(sketch, k, f"{name}.attn_k_norm", block)
     if family.rope == "all":
-        q, k = g.like("rope", q, place), g.like("rope", k, place)
+        factors = rope_factors(sketch, block) if family.rope_factors else None
+        q, k = (g.like("rope", part, place, *((factors,) if factors else ())) for part in (q, k))
     if family.scaled_queries:
         q = g.like("scale", q)
     for root in (q, k, v):

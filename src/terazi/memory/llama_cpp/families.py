@@ -273,6 +273,31 @@ FAMILIES = (
         joined_heads=True,
         residual_first="attention",
     ),
+    Family(
+        name="minimax-01",
+        architectures=frozenset({"minimax-01"}),
+        recurrent=Recurrent("lightning", layers="spaced", interval=8),
+        drawing="lightning",
+    ),
+    Family(
+        name="minicpm3",
+        architectures=frozenset({"minicpm3"}),
+        latent=True,
+        rope_factors=True,
+        scaled_embeddings="whole",
+        scaled_residuals=True,
+        scaled_logits="hidden",
+    ),
+    Family(name="grovemoe", architectures=frozenset({"grovemoe"}), experts=Experts(chunked=True), qk_norm="head"),
+    Family(
+        name="granite-swa",
+        architectures=frozenset({"granite_swa"}),
+        window=SlidingWindow(period=4),
+        rope="by_pattern",
+        rope_factors=True,
+        scaled_embeddings="early",
+        scaled_residuals=True,
+    ),
     Family(name="arctic", architectures=frozenset({"arctic"}), experts=Experts(from_residual=True)),
     Family(
         name="grok",
@@ -440,6 +465,8 @@ FAMILIES = (
         norm="norm",
         drawing="encoder",
     ),
+    # keeps a cache that its graph doesn't read, and an output matrix that it doesn't use
+    Family(name="llama-embed", architectures=frozenset({"llama-embed"}), rope_factors=True, drawing="encoder"),
     Family(name="eurobert", architectures=frozenset({"eurobert", "neo-bert"}), drawing="encoder"),
     Family(name="dream", architectures=frozenset({"dream", "llada"}), drawing="diffusion"),
     Family(

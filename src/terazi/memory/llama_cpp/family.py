@@ -36,6 +36,7 @@ class Experts(NamedTuple):
         halved: the sum with the shared expert is scaled.
         early: the router looks at what goes into the block instead of the feed-forward half.
         beside_dense: a dense half works on the same input, and the sum of both is scaled.
+        chunked: smaller experts work on what comes out, one for each group of those chosen.
         from_residual: experts work on the norm of what goes into the block, beside a dense half on what it adds to.
     """
 
@@ -49,6 +50,7 @@ class Experts(NamedTuple):
     early: bool = False
     beside_dense: bool = False
     from_residual: bool = False
+    chunked: bool = False
 
 
 class Family(NamedTuple):
@@ -75,11 +77,11 @@ class Family(NamedTuple):
         rope: ``all`` layers turn queries and keys, or only ``windowed`` ones if there is a window, or these and the
             dense ones that lead (``windowed_and_dense``), or all ``but_fourth`` (every fourth goes without), or
             ``but_first`` of each four, or ``none``; ``finetuned``: all unless the file says no; ``small``: only the
-            model of 32 blocks.
+            model of 32 blocks; ``by_pattern``: as the file says for each.
         rope_factors: the file may carry frequency factors for RoPE, of all layers or of the ``full`` ones.
         scaled_embeddings: token embeddings are scaled by ``rows``, ``whole`` (``early``: before anything else
             is drawn), ``normed``, or not at all.
-        scaled_logits: logits are scaled, where the file says how or ``always``.
+        scaled_logits: logits are scaled, where the file says how or ``always``; with ``hidden`` what they are made of.
         scaled_queries: queries are scaled before attention.
         residual_first: the last sum of a block names the residual first; with ``attention`` the first sum does.
         select_last: outputs are picked after the last block instead of inside it, or even ``after_norm``.

@@ -1,7 +1,7 @@
 """RWKV in the graph: time mixing with a state, channel mixing, and shifts by one token before both.
 
 Source, b11434: ``src/models/rwkv6-base.cpp``, ``rwkv6.cpp``, ``rwkv7-base.cpp`` and ``rwkv7.cpp``;
-``rwkv6qwen2.cpp`` and ``arwkv7.cpp``, whose time mixing replaces the attention of a decoder that keeps its other half.
+``rwkv6qwen2.cpp`` and ``arwkv7.cpp``, where time mixing replaces the attention of a decoder.
 """
 
 from terazi.memory.llama_cpp import graph as g
@@ -11,7 +11,6 @@ from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.recurrent import StateLayer, number
 from terazi.memory.llama_cpp.sketch import Sketch
 from terazi.memory.llama_cpp.state import States, load, state_inputs, states_of, store
-
 
 #: Decoders whose attention was replaced.
 _CONVERTED = frozenset({"rwkv6qwen2", "arwkv7"})
