@@ -60,7 +60,7 @@ class BillLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBill:
-    """The lines of one device, summed by term."""
+    """The lines of one device, summed by term; ``beside_bytes`` is all that isn't for the model itself."""
 
     device: str
     weights_bytes: int
@@ -68,11 +68,13 @@ class DeviceBill:
     state_bytes: int
     compute_bytes: int
     overhead_bytes: int
+    beside_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the five terms."""
-        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.compute_bytes + self.overhead_bytes
+        """Sum of the five terms and of what is beside the model."""
+        own = self.weights_bytes + self.kv_bytes + self.state_bytes + self.compute_bytes + self.overhead_bytes
+        return own + self.beside_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +119,10 @@ class Bill:
         return tuple(line for line in self.lines if line.part == part)
 
     def on(self, device: str) -> DeviceBill:
-        """The lines of *device*, summed by term (all zero for a device without lines)."""
+        """The lines of *device*, summed by term (all zero for a device without lines).
+
+        Drafts, projectors and adapters don't mix with the model's own terms: they are ``beside_bytes``.
+        """
         return DeviceBill(
             device=device,
             weights_bytes=_sum(self.lines, device, Term.WEIGHTS),
@@ -125,8 +130,9 @@ class Bill:
             state_bytes=_sum(self.lines, device, Term.STATE),
             compute_bytes=_sum(self.lines, device, Term.COMPUTE),
             overhead_bytes=_sum(self.lines, device, Term.OVERHEAD),
+            beside_bytes=sum(line.bytes for line in self.lines if line.device == device and line.part),
         )
 
 
 def _sum(lines: Iterable[BillLine], device: str, term: Term) -> int:
-    return sum(line.bytes for line in lines if line.device == device and line.term is term)
+    return sum(line.bytes for line in lines if line.device == device and line.term is term and not line.part)

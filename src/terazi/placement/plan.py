@@ -20,6 +20,7 @@ class Verdict(StrEnum):
 class DeviceShare:
     """What one device holds. ``layers`` is the inclusive range (first, last); index ``block_count`` is the output.
 
+    ``beside_bytes`` is for a draft, a projector or adapters beside the model, all terms of theirs together.
     ``capacity_bytes`` is what the plan may use there: free memory less the reserve for others.
     """
 
@@ -34,6 +35,7 @@ class DeviceShare:
     total_bytes: int
     capacity_bytes: int
     headroom_bytes: int
+    beside_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
