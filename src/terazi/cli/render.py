@@ -20,6 +20,7 @@ TERMS = (
     ("▒", "state", "state_bytes"),
     ("░", "compute", "compute_bytes"),
     ("#", "overhead", "overhead_bytes"),
+    ("=", "beside the model", "beside_bytes"),
 )
 #: How many times the largest card a host may be before its bar gets a scale of its own.
 _LARGE_HOST = 3
