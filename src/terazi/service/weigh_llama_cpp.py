@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
@@ -70,8 +71,10 @@ def weigh_words(
     _check_architecture(spec)
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
-    outcome = follow(spec, machine, command.settings, workload)
-    return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=command.notes)
+    companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
+    outcome = follow(spec, machine, command.settings, workload, companions)
+    weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=command.notes)
+    return dataclasses.replace(weighing, companions=companions)
 
 
 def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:
@@ -140,4 +143,5 @@ def typed_command(weighing: Weighing) -> tuple[str, ...]:
     from terazi.engines.llama_cpp.arguments import settings_argv
 
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
-    return settings_argv(weighing.outcome.settings, path)
+    beside = [(c.flag, c.spec.files[0].path) for c in weighing.companions if c.spec.files]
+    return settings_argv(weighing.outcome.settings, path, beside)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import Machine
+from terazi.memory.companion import Companion
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 class Weighing:
     """One model against one machine under one workload, and what came of it.
 
+    ``companions`` are the files that a weighed command loads beside the model.
     ``verification`` is there if the engine was asked about the bill.
     """
 
@@ -26,6 +28,7 @@ class Weighing:
     outcome: Plan | Refusal
     forecast: Forecast | None
     notes: tuple[str, ...] = ()
+    companions: tuple[Companion, ...] = ()
     verification: "Verification | None" = None
 
     @property

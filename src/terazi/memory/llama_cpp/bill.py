@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_length
@@ -36,7 +37,13 @@ _KIND_NOTES = {
 }
 
 
-def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...], isa: frozenset[str]) -> Bill:
+def weigh(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    devices: tuple[Device, ...],
+    isa: frozenset[str],
+    companions: tuple[Companion, ...] = (),
+) -> Bill:
     """The bytes that each device and the host will hold after llama.cpp has loaded *spec*.
 
     Args:
@@ -44,6 +51,7 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         settings: the command line, resolved by nobody yet: defaults are applied here as the tool would.
         devices: accelerators in the engine's order (RPC first, then discrete cards).
         isa: CPU flags of the host, which decide what is repacked.
+        companions: what is loaded beside the model; their lines say so (``BillLine.part``).
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
@@ -61,7 +69,10 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
         *_overhead(spec, settings, resolved),
     ]
-    reasons = tuple(_reasons(spec, settings, resolved, family, lines))
+    reasons = (
+        *_reasons(spec, settings, resolved, family, lines),
+        *(f"What {c.flag} loads isn't in this bill." for c in companions),
+    )
     return Bill(
         engine="llama.cpp",
         build=BUILD,
