@@ -31,7 +31,7 @@ from terazi.service.deployment import Deployment, model_id
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.paths import cache_dir, state_dir
 from terazi.service.records import keep, with_records
-from terazi.service.weigh import find_machine, weigh_model
+from terazi.service.weigh import find_machine, typed_command, weigh_model
 from terazi.service.weighing import Weighing
 from terazi.supervisor.find_engine import find_llama_server, list_devices
 from terazi.supervisor.log import read_log
@@ -239,6 +239,11 @@ class Service:
             self._request.pins,
             price_per_kwh=self._request.price_per_kwh,
         )
+        if weighing.outcome.bill.engine != "llama.cpp":
+            raise UsageError(
+                f"{weighing.spec.name} is a model for vLLM, which Terazi weighs but doesn't start yet",
+                hint=f"start it yourself: {' '.join(typed_command(weighing))}",
+            )
         self._reporter.weighed(with_records(weighing))
         for note in unused:
             self._reporter.say(f"note: {note}")

@@ -337,7 +337,7 @@ def _state_dtype(model: VllmModel, settings: VllmSettings, target: Target) -> st
 
 
 def _aligned_block(block: int, unit: int, smallest: int, *, per_token: int, state: int) -> tuple[int, int | None]:
-    """``_align_hybrid_block_size``: a block of attention as large as a *state*, and the page that both then have."""
+    """``_align_hybrid_block_size``: a block of attention as large as *state*, and the page both then have."""
     wanted = pad(unit * -(-state // (unit * per_token)), smallest)
     block = max(block, wanted)
     page = block * per_token
