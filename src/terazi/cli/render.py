@@ -71,8 +71,8 @@ def _headline(weighing: Weighing) -> str:
 
 
 def _title(weighing: Weighing) -> str:
-    """The file's name: a header's own idea of its name is often a training run's."""
-    files = weighing.spec.files
+    """The file's name: a header's own idea of its name is often a training run's. Of safetensors, the folder's."""
+    files = weighing.spec.files if weighing.spec.format == "gguf" else ()
     return one_line(files[0].path.rpartition("/")[2] if files else weighing.spec.name)
 
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Final
 
 from terazi.errors import UsageError
-from terazi.hardware.machine import Machine
+from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
-from terazi.memory.vllm.bill import Appraisal, appraise
+from terazi.memory.vllm.bill import Appraisal, appraise, free_for_engine
 from terazi.memory.vllm.model import read_model
 from terazi.memory.vllm.objections import divides_heads
-from terazi.memory.vllm.settings import AUTO_LENGTH, VllmSettings
+from terazi.memory.vllm.settings import AUTO_LENGTH, DEFAULT_UTILIZATION, VllmSettings
 from terazi.memory.vllm.target import usable
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
@@ -101,6 +101,8 @@ def solve_vllm(spec: ModelSpec, machine: Machine, workload: Workload, pins: Mapp
     cards = usable(machine.devices)
     sizes = [settings.tensor_parallel] if "tensor_parallel" in pins else range(1, max(1, len(cards)) + 1)
     first: _Tried | None = None
+    if "gpu_memory_utilization" not in pins:
+        settings = replace(settings, gpu_memory_utilization=_free_share(cards))
     for size in sizes:
         if not divides_heads(model, size) and size > 1:
             continue
@@ -112,6 +114,12 @@ def solve_vllm(spec: ModelSpec, machine: Machine, workload: Workload, pins: Mapp
                 first = tried
     closest = first or _Tried(spec, machine, settings, workload.users)
     return _refusal(spec, machine, closest, _served(closest, workload), users=workload.users)
+
+
+def _free_share(cards: tuple[Device, ...]) -> float:
+    """vLLM's usual share of a card, or as much as is free on the fullest of *cards*, in hundredths."""
+    free = min((free_for_engine(c) / c.memory_total_bytes for c in cards if c.memory_total_bytes), default=1.0)
+    return min(DEFAULT_UTILIZATION, max(1, int(100 * free)) / 100)
 
 
 def _lengths(spec: ModelSpec, machine: Machine, settings: VllmSettings, workload: Workload) -> Iterator[_Tried]:

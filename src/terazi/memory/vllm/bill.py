@@ -144,7 +144,7 @@ def _ranks(case: _Case) -> Iterator[Rank]:
         stage = index % settings.world_size // tensor
         weights = by_stage[stage]
         if not resolved.target.gpu:
-            requested, available = _cpu_budget(settings, host, weights.total_bytes)
+            requested, available = _cpu_budget(settings, host, weights.total_bytes, index)
             yield Rank(index, stage, HOST, weights, None, requested, available)
             continue
         if index >= len(cards):
@@ -160,9 +160,18 @@ def _ranks(case: _Case) -> Iterator[Rank]:
         yield Rank(index, stage, card.id, weights, profile, requested, available)
 
 
-def _cpu_budget(settings: VllmSettings, host: Host, weights: int) -> tuple[int, int]:
-    """``CPUWorker.determine_available_memory``: (what the worker may take, what is left for its cache)."""
-    total = host.ram_total_bytes
+def free_for_engine(card: Device) -> int:
+    """What of *card* is free once the driver's context is made: vLLM's share must not be more."""
+    return card.memory_free_bytes - round(card.context_bytes.value or 0)
+
+
+def _cpu_budget(settings: VllmSettings, host: Host, weights: int, rank: int) -> tuple[int, int]:
+    """``CPUWorker.determine_available_memory``: (what the worker may take, what is left for its cache).
+
+    A share of the memory of the node that the worker is bound to, or of the cgroup's limit if that is tighter.
+    """
+    node = host.numa[rank % len(host.numa)] if host.numa else None
+    total = (node.memory_bytes if node is not None else None) or host.ram_total_bytes
     if host.memory_limit_bytes is not None:
         total = min(total, host.memory_limit_bytes)
     requested = ceil(total * settings.gpu_memory_utilization)
@@ -192,7 +201,8 @@ def _memory_objections(case: _Case, ranks: Sequence[Rank], pool: KvPool | None) 
     explicit = settings.kv_cache_memory_bytes is not None
     utilization = f"--gpu-memory-utilization {settings.gpu_memory_utilization:g}"
     if resolved.target.gpu:
-        free = {card.id: card.memory_free_bytes for card in cards}
+        # vLLM looks once the driver's context is there
+        free = {card.id: free_for_engine(card) for card in cards}
         for rank in ranks:
             if rank.requested > free[rank.device]:
                 yield Objection(
