@@ -124,7 +124,7 @@ def _weights(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
     return BillLine(
         term=Term.WEIGHTS,
         device=buffer.device,
-        bytes=min(buffer.tensor_bytes, buffer.buffer_bytes),
+        bytes=buffer.tensor_bytes,
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
         memory=_weights_memory(buffer, settings),

@@ -139,8 +139,10 @@ def weight_buffers(
         device = by_id.get(where)
         needed = sum(_bytes(tensor, device, kind, isa) for tensor in tensors)
         span = _mapped_bytes(tensors) if key in mapped else needed
-        # what another buffer maps is counted there
+        # what another buffer maps is counted there, and a tensor that is there twice is mapped once
         others = [tensor for other, there in mapped.items() if other != key and key in mapped for tensor in there]
+        reach = span - _inside(tensors, others)
+        needed = min(needed, reach)
         buffers.append(
             WeightBuffer(
                 device=where,
@@ -148,7 +150,7 @@ def weight_buffers(
                 tensor_bytes=needed,
                 buffer_bytes=span,
                 mapped=key in mapped,
-                gap_bytes=max(0, span - needed - _inside(tensors, others)),
+                gap_bytes=reach - needed,
                 largest_bytes=max(tensor.n_bytes for tensor in tensors),
                 products=_products(tensors),
             )
