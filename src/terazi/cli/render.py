@@ -20,6 +20,7 @@ TERMS = (
     ("▒", "state", "state_bytes"),
     ("░", "compute", "compute_bytes"),
     ("#", "overhead", "overhead_bytes"),
+    ("=", "beside the model", "beside_bytes"),
 )
 #: How many times the largest card a host may be before its bar gets a scale of its own.
 _LARGE_HOST = 3
@@ -40,6 +41,10 @@ def render_weighing(weighing: Weighing) -> str:
         render_map(weighing.shares),
         render_bill(outcome.bill, [s.id for s in weighing.shares]),
     ]
+    if weighing.verification is not None:
+        from terazi.cli.render_verification import render_verification
+
+        parts.append(render_verification(weighing.verification))
     if weighing.forecast is not None:
         parts.append(render_forecast(weighing.forecast))
     if isinstance(outcome, Refusal):

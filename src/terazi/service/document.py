@@ -50,7 +50,16 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
         "forecast": None if weighing.forecast is None else dataclasses.asdict(weighing.forecast),
         "refusal": _refusal(outcome) if isinstance(outcome, Refusal) else None,
         "notes": list(weighing.notes),
+        "verification": _verification(weighing),
     }
+
+
+def _verification(weighing: Weighing) -> dict[str, object] | None:
+    if weighing.verification is None:
+        return None
+    from terazi.service.verification import to_json
+
+    return to_json(weighing.verification)
 
 
 def document_text(weighing: Weighing) -> str:

@@ -1,6 +1,7 @@
 """Puts llama.cpp's bill together from the rules of this package."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
@@ -8,6 +9,9 @@ from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
+from terazi.memory.llama_cpp.draft import DRAFT, draft_context, settle
+from terazi.memory.llama_cpp.draft_bill import with_draft
+from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
@@ -53,7 +57,27 @@ def weigh(
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
+    settings = settle(settings, companions)
     resolved = resolve(spec, settings, devices)
+
+    def of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Bill:
+        return _of_context(spec, settings, resolved, isa)
+
+    bill = of_context(spec, settings, resolved)
+    if settings.speculation.kinds is not None or companions:
+        held = {device: bill.on(device).total_bytes for device in bill.devices()}
+        draft = draft_context(spec, settings, resolved, devices, companions, held=held)
+        bill = with_draft(bill, spec, settings, resolved, draft=draft, weigh_context=of_context)
+    reasons = (
+        *bill.reasons,
+        *_fit_reasons(settings, resolved, bill),
+        *(f"What {c.flag} loads isn't in this bill." for c in companions if c.part != DRAFT),
+    )
+    return replace(bill, reasons=reasons, exact=not reasons)
+
+
+def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]) -> Bill:
+    """What one model and its one context hold."""
     family = family_of(spec)
     caches = cache_layers(spec, family, settings, resolved)
     states = state_layers(spec, family, settings, resolved) if family else None
@@ -69,10 +93,6 @@ def weigh(
         *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
         *_overhead(spec, settings, resolved),
     ]
-    reasons = (
-        *_reasons(spec, settings, resolved, family, lines),
-        *(f"What {c.flag} loads isn't in this bill." for c in companions),
-    )
     return Bill(
         engine="llama.cpp",
         build=BUILD,
@@ -81,8 +101,7 @@ def weigh(
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
         growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
-        exact=not reasons,
-        reasons=reasons,
+        reasons=tuple(_reasons(spec, settings, resolved, family)),
     )
 
 
@@ -91,21 +110,23 @@ def _reasons(
     settings: LlamaCppSettings,
     resolved: Resolved,
     family: Family | None,
-    lines: list[BillLine],
 ) -> Iterator[str]:
     if family is None:
         yield (
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
             "layer and a generous compute buffer are counted."
         )
-    if settings.draft_mtp:
-        yield "The draft head's own cache and graph aren't in this bill."
+    elif resolved.draft_head and spec.architecture not in HEADS:
+        yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
     if settings.split_mode == "tensor" and len(resolved.devices) > 1:
         yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+
+
+def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
     if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
         for device in resolved.devices:
             held = sum(
-                line.bytes for line in lines if line.device == device.id and line.formula != "driver-context"
+                line.bytes for line in bill.lines if line.device == device.id and line.formula != "driver-context"
             )
             if held > device.memory_free_bytes - FIT_MARGIN_BYTES:
                 yield (
@@ -210,7 +231,7 @@ def _compute(
     states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
 ) -> Iterator[BillLine]:
-    if family is None:
+    if family is None or (resolved.draft_head and spec.architecture not in HEADS):
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:

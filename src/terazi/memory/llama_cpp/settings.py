@@ -5,6 +5,8 @@ Names follow llama.cpp's own (``common/arg.cpp``, b11434). ``None`` means "not g
 
 from dataclasses import dataclass
 
+from terazi.memory.llama_cpp.speculation import NO_SPECULATION, Speculation
+
 #: The build whose rules this package redoes.
 BUILD = "b11434"
 
@@ -39,8 +41,7 @@ class LlamaCppSettings:
         ctx_checkpoints: ``--ctx-checkpoints``; None is the engine's default.
         embedding: ``--embedding``.
         fit: False with ``--fit off``.
-        draft_mtp: ``--spec-type draft-mtp``: the model's own draft head (its NextN blocks) is loaded.
-        draft_tokens: ``--spec-draft-n-max``, the tokens that it drafts at once.
+        speculation: ``--spec-type`` and all that belongs to it.
     """
 
     tool: str = "llama-server"
@@ -73,8 +74,12 @@ class LlamaCppSettings:
     ctx_checkpoints: int | None = None
     embedding: bool = False
     fit: bool = True
-    draft_mtp: bool = False
-    draft_tokens: int = 3
+    speculation: Speculation = NO_SPECULATION
+
+    @property
+    def draft_mtp(self) -> bool:
+        """Whether draft heads (NextN blocks) are loaded along with a model that has some."""
+        return self.speculation.uses("draft-mtp")
 
     @property
     def mmap(self) -> bool:

@@ -13,14 +13,15 @@ from typing import NamedTuple
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.blocks import loaded_blocks
-from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
+from terazi.memory.llama_cpp.blocks import kept_of_drafts, loaded_blocks
+from terazi.memory.llama_cpp.buffers import HOST_ALIGNMENT, PINNED_HOST, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec, Tensor
+from terazi.units import pad
 
 #: ``common/common.h:LLM_FFN_EXPS_REGEX``, b11434, and the same for one block.
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -31,10 +32,11 @@ _INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
 _FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 #: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
-#: Encoders have no output matrix.
+#: Encoders have no output matrix; BitNet multiplies with the embedding where it is.
 _NO_OUTPUT = frozenset(
     {
         "bert",
+        "bitnet",
         "eurobert",
         "jina-bert-v2",
         "jina-bert-v3",
@@ -48,8 +50,6 @@ _NO_OUTPUT = frozenset(
 #: ``--lazy-mode auto`` from more than this size on (``llama_model_loader::lazy_read::add``).
 _READ_LAZILY = frozenset({"gemma4", "qwen4exp"})
 _LAZY_BYTES = 4 << 30
-#: These forget to leave out one small tensor of the blocks that guess tokens ahead.
-_KEEPS_BIAS = frozenset({"deepseek32", "glm-dsa"})
 #: Types of which the CUDA and Vulkan backends look up rows, so that the engine keeps such tables in pinned memory.
 _ROW_TYPES = frozenset(
     (
@@ -108,8 +108,8 @@ def place_tensors(
     twice = []
     loaded = spec.block_count if settings.draft_mtp else loaded_blocks(spec)
     for tensor in spec.tensors:
-        kept = spec.architecture in _KEEPS_BIAS and tensor.name.endswith(".exp_probs_b.bias")
-        if tensor.block is not None and tensor.block >= loaded and not kept:
+        draft = tensor.block is not None and tensor.block >= loaded
+        if draft and not kept_of_drafts(spec.architecture, tensor.name):
             continue
         for device, product in _uses(tensor, spec, resolved):
             if _is_lazy(spec, tensor, settings, resolved):
@@ -142,7 +142,8 @@ def weight_buffers(
         # what another buffer maps is counted there, and a tensor that is there twice is mapped once
         others = [tensor for other, there in mapped.items() if other != key and key in mapped for tensor in there]
         reach = span - _inside(tensors, others)
-        needed = min(needed, reach)
+        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
+        needed = min(needed, pad(reach, HOST_ALIGNMENT))
         buffers.append(
             WeightBuffer(
                 device=where,
@@ -150,7 +151,7 @@ def weight_buffers(
                 tensor_bytes=needed,
                 buffer_bytes=span,
                 mapped=key in mapped,
-                gap_bytes=reach - needed,
+                gap_bytes=max(0, reach - needed),
                 largest_bytes=max(tensor.n_bytes for tensor in tensors),
                 products=_products(tensors),
             )

@@ -140,7 +140,7 @@ def test_context_a_slot_sizes_the_pool_when_no_context_is_given() -> None:
 
 
 def test_what_is_not_weighed_is_said() -> None:
-    notes = read("llama-server -m a.gguf --mmproj b.gguf --spec-type draft-mtp --lora d.gguf").notes
+    notes = read("llama-server -m a.gguf --mmproj b.gguf -lcs c.bin --lora d.gguf").notes
     assert len(notes) == 3
     assert all(note.startswith("Not in the bill") for note in notes)
 
