@@ -23,9 +23,9 @@ FIT_PARAMS = BINARIES / "llama-fit-params"
 RPC_SERVER = BINARIES / "ggml-rpc-server"
 
 _LOADED = "model loaded"
+#: The first words about a second context, with weights of its own or on those of the model.
+_DRAFTS = ("loading draft model", "creating MTP draft context")
 _REAL_LOAD = "loading model tensors"
-#: Where the log says which address is which device.
-_DEVICES = "common_param:"
 
 
 @dataclass
@@ -55,11 +55,15 @@ def isa() -> frozenset[str]:
     return frozenset()
 
 
-def read_load_log(lines: Sequence[str]) -> LoadLog:
-    """The buffers of the last real load in *lines*; what ``--fit`` tries before it is left out."""
+def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLog:
+    """The buffers of the last real load in *lines*; what ``--fit`` tries before it is left out.
+
+    The log calls each RPC server ``RPC0[endpoint]``; *endpoints* says which of them it is.
+    """
     start = max((number for number, line in enumerate(lines) if _REAL_LOAD in line), default=0)
     reader = LogReader()
-    reader.feed("\n".join([*(line for line in lines[:start] if _DEVICES in line), *lines[start:], ""]))
+    servers = [f"common_param: - RPC{n} : {address} (1 MiB, 1 MiB free)" for n, address in enumerate(endpoints)]
+    reader.feed("\n".join([*servers, *lines[start:], ""]))
     log = LoadLog()
     for buffer in reader.report.buffers:
         term: dict[str, list[float]] = getattr(log, buffer.term)
@@ -67,8 +71,26 @@ def read_load_log(lines: Sequence[str]) -> LoadLog:
     return log
 
 
-def run_server(arguments: Sequence[str], *, deadline_s: float = 60.0) -> LoadLog:
+def run_server(arguments: Sequence[str], *, endpoints: Sequence[str] = (), deadline_s: float = 60.0) -> LoadLog:
     """Start ``llama-server``, wait until it has loaded, read its log, end it."""
+    lines, loaded = load_lines(arguments, deadline_s=deadline_s)
+    assert loaded, "\n".join(lines[-30:])
+    return read_load_log(lines, endpoints)
+
+
+def run_drafting_server(arguments: Sequence[str], *, endpoints: Sequence[str] = ()) -> tuple[LoadLog, LoadLog]:
+    """The same for a server that drafts: the buffers of the model, and those of its draft."""
+    lines, loaded = load_lines(arguments)
+    assert loaded, "\n".join(lines[-30:])
+    second = next(number for number, line in enumerate(lines) if any(words in line for words in _DRAFTS))
+    draft = read_load_log(lines[second:], endpoints)
+    # a draft head's graph is reserved twice: again once tokens are to be picked in it
+    draft.compute = {device: sizes[-1:] for device, sizes in draft.compute.items()}
+    return read_load_log(lines[:second], endpoints), draft
+
+
+def load_lines(arguments: Sequence[str], *, deadline_s: float = 60.0) -> tuple[list[str], bool]:
+    """What ``llama-server`` says until it has loaded (True) or given up."""
     command = [
         str(SERVER),
         "--host",
@@ -81,10 +103,9 @@ def run_server(arguments: Sequence[str], *, deadline_s: float = 60.0) -> LoadLog
         *arguments,
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        lines, loaded = _read_until_loaded(process, deadline_s)
+        said = _read_until_loaded(process, deadline_s)
         process.kill()
-    assert loaded, "\n".join(lines[-30:])
-    return read_load_log(lines)
+    return said
 
 
 def run_cli(arguments: Sequence[str]) -> LoadLog:

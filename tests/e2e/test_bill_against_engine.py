@@ -204,7 +204,7 @@ LOADS = {
 def test_bill_of_loaded_twin(name: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
     twin = family_twins.write_twin(tmp_path, name)
     command = command_of("llama-server", twin, LOADS[name] + " -fit off", endpoints)
-    bill, log = bill_of(command), llama_engine.run_server(command[1:])
+    bill, log = bill_of(command), llama_engine.run_server(command[1:], endpoints=endpoints)
     assert bill.exact
     for device in sorted({HOST, *log.weights, *log.kv, *log.compute, *bill.devices()}):
         assert buffers(bill, device, Term.WEIGHTS) == sorted(log.weights.get(device, []))
@@ -230,7 +230,7 @@ def test_recurrent_bill_equals_load_log(
 ) -> None:
     twin = recurrent_twins.write_recurrent_twin(tmp_path, name)
     command = command_of("llama-server", twin, RECURRENT_SETTINGS[setting] + " -fit off", endpoints)
-    bill, log = bill_of(command), llama_engine.run_server(command[1:])
+    bill, log = bill_of(command), llama_engine.run_server(command[1:], endpoints=endpoints)
     assert bill.exact
     for device in sorted({HOST, *log.weights, *log.state, *log.compute, *bill.devices()}):
         assert buffers(bill, device, Term.WEIGHTS) == sorted(log.weights.get(device, []))

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from terazi.memory.bill import Bill, BillLine, LineBasis
+from terazi.memory.bill import Bill, BillLine, LineBasis, line_label
 
-#: (device, formula), as ``telemetry.reconciliation.lines_held`` gives them.
+#: (device, ``memory.bill.line_label``), as ``telemetry.reconciliation.lines_held`` gives them.
 LineKey: TypeAlias = tuple[str, str]
 
 
@@ -43,4 +43,4 @@ def confirm(bill: Bill, held: Mapping[LineKey, int], note: str, *, names: Mappin
 
 def _key(line: BillLine, names: Mapping[str, str] | None) -> LineKey:
     device = line.device if names is None else names.get(line.device, line.device)
-    return (device, line.formula)
+    return (device, line_label(line))

@@ -109,6 +109,7 @@ class _Examiner:
     ) -> None:
         self._weighing = weighing
         self._spec = weighing.spec
+        self._companions = weighing.companions
         self._settings = settings
         self._binary = binary
         self._host = host
@@ -131,6 +132,11 @@ class _Examiner:
         else:
             with tempfile.TemporaryDirectory(prefix="terazi-verify-") as folder:
                 twin = write_twin(self._spec, folder, self._header)
+                beside = []
+                for number, companion in enumerate(self._companions):
+                    own = Path(folder) / str(number)
+                    own.mkdir()
+                    beside.append((companion.flag, write_twin(companion.spec, str(own), self._header)))
                 if devices:
                     self._progress(f"starting {len(devices)} stand-in device{'s' * (len(devices) > 1)}")
                 async with stand_ins(
@@ -140,7 +146,7 @@ class _Examiner:
                     names = stood.names
                     stood = self._apart_from_own_devices(stood)
                     await self._estimate(stood, twin)
-                    await self._load(stood, twin)
+                    await self._load(stood, twin, beside)
         self._say_what_stand_ins_are_not()
         if self._binary.build is not None and f"b{self._binary.build}" != BUILD:
             self._unasked.append(f"{BUILD}, whose rules the bill follows: this engine is {self._binary.label}")
@@ -189,17 +195,17 @@ class _Examiner:
             )
         )
 
-    async def _load(self, stood: StoodIn, twin: str) -> None:
+    async def _load(self, stood: StoodIn, twin: str, beside: list[tuple[str, str]]) -> None:
         if self._settings.tool == oracle.ESTIMATOR:
             self._unasked.append(f"a real load: the bill is of {oracle.ESTIMATOR}, which loads nothing")
             return
         settings = oracle.server_settings(stood.settings, resolve(self._spec, stood.settings, stood.devices))
-        bill = weigh(self._spec, settings, stood.devices, self._host.isa)
+        bill = weigh(self._spec, settings, stood.devices, self._host.isa, self._companions)
         room = round(self._host.usable_ram_bytes * LOAD_SHARE)
         if settings.repack and _needs(bill) > room:
             # repacking makes a second copy of what could stay a hole
             plain = replace(settings, repack=False)
-            lighter = weigh(self._spec, plain, stood.devices, self._host.isa)
+            lighter = weigh(self._spec, plain, stood.devices, self._host.isa, self._companions)
             if _needs(lighter) <= room < _needs(bill):
                 settings, bill = plain, lighter
                 self._unasked.append("repacked weights: the host has no room for them, so --no-repack was asked")
@@ -209,10 +215,12 @@ class _Examiner:
                 f"spare {format_bytes(room)}"
             )
             return
-        await self._load_for_real(bill, settings, twin)
+        await self._load_for_real(bill, settings, twin, beside)
 
-    async def _load_for_real(self, bill: Bill, settings: LlamaCppSettings, twin: str) -> None:
-        launch = oracle.server_launch(self._binary, settings, twin, port=free_port())
+    async def _load_for_real(
+        self, bill: Bill, settings: LlamaCppSettings, twin: str, beside: list[tuple[str, str]]
+    ) -> None:
+        launch = oracle.server_launch(self._binary, settings, twin, port=free_port(), beside=beside)
         reader = LogReader()
         began = time.monotonic()
         self._progress(f"loading the twin in llama-server ({format_bytes(_needs(bill))})")
@@ -263,9 +271,8 @@ class _Examiner:
 
 def _needs(bill: Bill) -> int:
     """All that a load on this host touches: stand-ins, host, file pages, and what is held only meanwhile."""
-    return sum(
-        line.bytes for line in (*bill.lines, *bill.page_cache, *bill.loading) if line.formula != "driver-context"
-    )
+    every = (*bill.lines, *bill.page_cache, *bill.loading, *bill.process)
+    return sum(line.bytes for line in every if line.formula != "driver-context")
 
 
 def _why(text: str, *, timed_out: bool, within_s: float, code: int | None) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from terazi.engines.llama_cpp.observe import LoadedBuffer, LoadReport
-from terazi.memory.bill import Bill, LineBasis, Term
+from terazi.memory.bill import Bill, LineBasis, Term, line_label
 from terazi.telemetry.reconciliation import BufferRow, Verdict
 from terazi.units import MIB
 
@@ -50,20 +50,21 @@ def reconcile(bill: Bill, report: LoadReport) -> tuple[BufferRow, ...]:
 
 def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], bool]]:
     """The buffers that *bill* foresees; the lines of one mapping are put together."""
-    mapped: dict[str, list[tuple[str, int]]] = {}
-    for line in (*bill.lines, *bill.page_cache):
-        part, bound = (line.formula, line.bytes), line.basis is LineBasis.UPPER_BOUND
+    mapped: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    dropped = (line for line in bill.loading if line.part)  # a draft that is let go again is in the log, too
+    for line in (*bill.lines, *bill.page_cache, *dropped):
+        part, bound = (line_label(line), line.bytes), line.basis is LineBasis.UPPER_BOUND
         if line.term is Term.OVERHEAD and line.formula != OUTPUT_FORMULA:
             continue
         if line.formula in _MAPPED:
-            mapped.setdefault(line.device, []).append(part)
+            mapped.setdefault((line.device, line.part), []).append(part)
         elif line.term is Term.OVERHEAD:
             yield (line.device, "output", ""), (part,), bound
         elif line.term is Term.WEIGHTS:
             yield (line.device, "weights", line.formula.partition(".")[2]), (part,), bound
         elif line.bytes:
             yield (line.device, line.term.value, ""), (part,), bound
-    for device, parts in mapped.items():
+    for (device, _), parts in mapped.items():
         yield (device, "weights", "plain"), tuple(parts), False
 
 
