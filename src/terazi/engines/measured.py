@@ -23,7 +23,7 @@ def confirm(bill: Bill, held: Mapping[LineKey, int], note: str, *, names: Mappin
         names: device id in the bill → device id in *held*, where they differ (stand-ins).
     """
     sums: dict[LineKey, int] = {}
-    every = (*bill.lines, *bill.page_cache)
+    every = (*bill.lines, *bill.page_cache, *(line for line in bill.loading if line.part))
     for line in every:
         key = _key(line, names)
         sums[key] = sums.get(key, 0) + line.bytes
@@ -38,6 +38,7 @@ def confirm(bill: Bill, held: Mapping[LineKey, int], note: str, *, names: Mappin
         bill,
         lines=tuple(measured(line) for line in bill.lines),
         page_cache=tuple(measured(line) for line in bill.page_cache),
+        loading=tuple(measured(line) if line.part else line for line in bill.loading),
     )
 
 
