@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from terazi.engines.llama_cpp.observe import LoadedBuffer, LoadReport
-from terazi.memory.bill import Bill, LineBasis, Term, line_label
+from terazi.memory.bill import HOST, Bill, LineBasis, Term, line_label
 from terazi.telemetry.reconciliation import BufferRow, Verdict
 from terazi.units import MIB
 
@@ -16,6 +16,8 @@ from terazi.units import MIB
 PRECISION_BYTES = round(0.005 * MIB) + 1
 #: The formula whose line the log calls the output buffer.
 OUTPUT_FORMULA = "output-buffer"
+#: With -sm tensor all devices are one in the log (``ggml-backend-meta.cpp``), and the largest of them is printed.
+_TOGETHER = "Meta("
 #: What the log speaks of, in the order of a page.
 _TERMS = ("weights", "kv", "state", "compute", "output")
 #: A mapping is one buffer in the log, and these are the lines of one.
@@ -38,6 +40,10 @@ def reconcile(bill: Bill, report: LoadReport) -> tuple[BufferRow, ...]:
         planned.setdefault(group, []).append(parts)
         if bound:
             bounds.add(group)
+    together = next((buffer.device for buffer in report.buffers if buffer.device.startswith(_TOGETHER)), None)
+    if together is not None:
+        planned = _largest(planned, together)
+        bounds = {(together, term, kind) for _, term, kind in bounds}
     printed: dict[_Group, list[int]] = {}
     for buffer in report.buffers:
         printed.setdefault(_group_of(buffer), []).append(buffer.bytes)
@@ -66,6 +72,21 @@ def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], 
             yield (line.device, line.term.value, ""), (part,), bound
     for (device, _), parts in mapped.items():
         yield (device, "weights", "plain"), tuple(parts), False
+
+
+def _largest(
+    planned: dict[_Group, list[tuple[tuple[str, int], ...]]], together: str
+) -> dict[_Group, list[tuple[tuple[str, int], ...]]]:
+    """*planned* with one device in the place of all accelerators: of each buffer, the largest that one of them has."""
+    found = {group: buffers for group, buffers in planned.items() if group[0] == HOST}
+    most: dict[_Group, dict[tuple[str, ...], tuple[tuple[str, int], ...]]] = {}
+    for (device, term, kind), buffers in planned.items():
+        if device != HOST:
+            kept = most.setdefault((together, term, kind), {})
+            for parts in buffers:
+                label = tuple(name for name, _ in parts)
+                kept[label] = max(kept.get(label, ()), parts, key=_sum)
+    return {**found, **{group: list(kept.values()) for group, kept in most.items()}}
 
 
 def _group_of(buffer: LoadedBuffer) -> _Group:
