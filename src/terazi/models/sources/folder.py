@@ -60,6 +60,20 @@ def load_safetensors(path: str, *, origin: str) -> ModelSpec:
     return _load(folder, names, (name,), origin=origin)
 
 
+def load_config(path: str, *, origin: str) -> ModelSpec:
+    """What the architecture of the config *path* makes of it; no weights are needed.
+
+    Raises:
+        UsageError: there is no such file.
+        ModelFileError: it is no model's config, or of a family whose tensors aren't known.
+    """
+    from terazi.models.from_config import build_config_spec
+
+    path = os.path.abspath(path)  # noqa: PTH100 - as above
+    config = parse_config(read_whole(path, CONFIG_LIMIT_BYTES), display(path))
+    return build_config_spec(config, name=model_name(path), origin=origin)
+
+
 def choose_files(names: Sequence[str]) -> tuple[str, ...] | None:
     """Which of a folder's *names* hold the model: an index, or the weights themselves; None if nothing does.
 
