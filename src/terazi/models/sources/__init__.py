@@ -4,8 +4,6 @@ In: a MODEL argument. Out: ``ModelSpec``.
 Does I/O; imported only by ``service`` and ``cli``. Reads headers, never weights.
 """
 
-from terazi.errors import UsageError
-from terazi.models.gguf_window import display
 from terazi.models.sources.demo import demo_path
 from terazi.models.sources.local import load_path
 from terazi.models.spec import ModelSpec
@@ -19,7 +17,8 @@ def load_model(argument: str) -> ModelSpec:
     """Read the header of the model that *argument* names.
 
     ``demo``; a path of a ``.gguf`` file, of a safetensors folder, file or index, or of a ``config.json``;
-    ``hf:org/repo[@revision][:file|:quant]``; ``https://…/model.gguf``. A file of that name is ``./hf:…``.
+    ``hf:org/repo[@revision][:file|:quant]``; ``https://…/model.gguf``; ``ollama:name[:tag]``. A file of such a name
+    is ``./hf:…``.
 
     Raises:
         UsageError: it names no model.
@@ -37,5 +36,7 @@ def load_model(argument: str) -> ModelSpec:
 
         return load_url(argument, origin=argument)
     if argument.startswith("ollama:"):
-        raise UsageError(f"{display(argument)} can't be read yet.", hint="Give the path of a .gguf file.")
+        from terazi.models.sources.ollama import load_ollama
+
+        return load_ollama(argument, origin=argument).spec
     return load_path(argument, origin=argument)
