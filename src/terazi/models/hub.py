@@ -66,6 +66,21 @@ def parse_reference(text: str) -> HubReference:
     )
 
 
+def from_flags(repository: str, file: str | None) -> HubReference:
+    """What llama.cpp's ``-hf ORG/REPO[:QUANT]`` and ``-hff FILE`` say together; the file wins.
+
+    Raises:
+        UsageError: they name no repository.
+    """
+    reference = parse_reference(repository)
+    return reference.of(file) if file else reference
+
+
+def is_remote(path: str) -> bool:
+    """Whether a ``ModelFile.path`` is on another machine."""
+    return path.startswith((PREFIX, "https://", "http://"))
+
+
 def parse_page(url: str, endpoint: str) -> HubReference | None:
     """The file that *url* shows or serves, if it is one of the hub at *endpoint*."""
     found = _PAGE.fullmatch(url.partition("?")[0])

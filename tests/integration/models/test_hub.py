@@ -14,7 +14,7 @@ from fake_hub import COMMIT, FakeHub, Sparse
 from gguf_writer import TensorRow, Typed, write_gguf
 from safetensors_writer import TINY_CONFIG, entries, head, tiny_rows
 from terazi.errors import ModelFileError, SourceError, TeraziError, UsageError
-from terazi.models.sources import load_model, remote
+from terazi.models.sources import demo_path, load_model, remote
 from terazi.models.sources.hub import projector_of
 from terazi.models.spec import ModelSpec
 
@@ -308,20 +308,47 @@ def test_headers_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert "header of more than" in refusal("hf:org/x:x.gguf", ModelFileError).message
 
 
-def test_the_command_line(hub: FakeHub, tmp_path: Path) -> None:
+def weigh(hub: FakeHub, tmp_path: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """The whole program, its endpoint from the environment; the token appears nowhere."""
     environment = {
         **os.environ, "PYTHONPATH": str(SRC), "HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN,
         "HF_HOME": str(tmp_path / "hf"),
     }  # fmt: skip
     done = subprocess.run(
-        [sys.executable, "-m", "terazi", "weigh", "hf:org/gguf:Q9", "--on", "RTX 3090 + 64GiB"],
+        [sys.executable, "-m", "terazi", "weigh", "--on", "RTX 3090 + 64GiB", *words],
         env=environment,
         capture_output=True,
         text=True,
         check=False,
         timeout=60,
     )
+    assert TOKEN not in done.stdout + done.stderr
+    return done
+
+
+def test_the_command_line(hub: FakeHub, tmp_path: Path) -> None:
+    done = weigh(hub, tmp_path, "hf:org/gguf:Q9")
     assert done.returncode == 2
     assert "Q4_K_M" in done.stderr
-    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_an_engine_command_with_a_model_on_the_hub(tmp_path: Path) -> None:
+    demo = Path(demo_path())
+    with demo.open("rb") as file:
+        smol = Sparse(file.read(4 * 2**20), demo.stat().st_size)
+    names = ["smol-Q4_1.gguf", "mmproj-F16.gguf"]
+    with FakeHub({"org/smol": dict.fromkeys(names, smol)}) as hub:
+        done = weigh(hub, tmp_path, "--json", "--", "llama-server", "-hf", "org/smol:Q4_1", "-c", "4096")
+        assert done.returncode == 0, done.stderr
+        assert "mmproj-F16.gguf" in done.stderr
+        remote_bill = json.loads(done.stdout)["bill"]
+        assert len(hub.files_asked()) == 2
+        assert hub.sent_bytes < 8 * 2**20
+        quiet = weigh(hub, tmp_path, "--", "llama-server", "-hf", "org/smol", "-hff", names[0], "--no-mmproj")
+        assert (quiet.returncode, "mmproj" in quiet.stderr) == (0, False)
+        text = weigh(hub, tmp_path, "hf:org/smol")
+        assert text.stdout.startswith("smol-Q4_1.gguf: llama")
+        chosen = json.loads(weigh(hub, tmp_path, "--json", "hf:org/smol").stdout)
+        assert " ".join(chosen["plan"]["argv"]).startswith("llama-server -hf org/smol -hff smol-Q4_1.gguf ")
+        here = weigh(hub, tmp_path, "--json", "--", "llama-server", "-m", str(demo), "-c", "4096")
+    assert json.loads(here.stdout)["bill"] == remote_bill
