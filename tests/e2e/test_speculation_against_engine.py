@@ -94,8 +94,13 @@ def assert_equal(bill: Bill, part: str, log: llama_engine.LoadLog) -> None:
     assert bill_log.mib(output) == sum(log.output[HOST])
 
 
-@pytest.mark.parametrize("setting", DRAFTS)
-@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+#: The rest says nothing that depends on the family.
+WITH_GEMMA = ("host", "four caches", "two devices", "overridden tensors")
+
+
+@pytest.mark.parametrize(
+    ("model", "setting"), [*(("smollm2", name) for name in DRAFTS), *(("gemma3", name) for name in WITH_GEMMA)]
+)
 def test_draft_model(model: str, setting: str, models: dict[str, Path], endpoints: tuple[str, ...]) -> None:
     text = f"-md {models[model]} --spec-type draft-simple {DRAFTS[setting]}"
     command = command_of(models[model], text, endpoints)
@@ -139,8 +144,16 @@ def test_ngram_tables(models: dict[str, Path]) -> None:
     assert any(f"({table / bill_log.MIB:.3f} MB)" in line for line in lines if "mod size" in line)
 
 
-@pytest.mark.parametrize("setting", HEADS)
-@pytest.mark.parametrize("name", draft_twins.TWINS)
+#: Every family of heads alone and on two devices; one of each kind of attention in the other layouts.
+LAYOUTS = [
+    *((name, setting) for name in draft_twins.TWINS for setting in ("host", "two devices")),
+    *((name, setting) for name in ("glm4moe", "deepseek32", "qwen35") for setting in HEADS),
+    ("mimo2", "some layers on a device"),
+    ("nemotron_h_moe", "some layers on a device"),
+]
+
+
+@pytest.mark.parametrize(("name", "setting"), dict.fromkeys(LAYOUTS))
 def test_draft_head(name: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
     twin = draft_twins.write_draft_twin(tmp_path, name)
     command = command_of(twin, f"--spec-type draft-mtp --no-repack {HEADS[setting]}", endpoints)
@@ -156,5 +169,16 @@ def test_model_without_a_draft_head_is_refused(models: dict[str, Path]) -> None:
     with pytest.raises(UsageError, match="no draft head"):
         bill_of(command)
     lines, loaded = llama_engine.load_lines(command[1:])
+    assert not loaded
+    assert any("failed to create MTP context" in line for line in lines)
+
+
+def test_head_that_this_build_cant_run_is_refused(tmp_path: Path) -> None:
+    """GLM-4 files may have the block, but there is no graph for it; the model alone loads."""
+    command = command_of(draft_twins.write_draft_twin(tmp_path, "glm4"), "-c 2048 --no-repack", ())
+    assert llama_engine.load_lines(command[1:])[1]
+    with pytest.raises(UsageError, match="can't run the draft head"):
+        bill_of([*command, "--spec-type", "draft-mtp"])
+    lines, loaded = llama_engine.load_lines([*command[1:], "--spec-type", "draft-mtp"])
     assert not loaded
     assert any("failed to create MTP context" in line for line in lines)

@@ -63,10 +63,10 @@ def weigh(
     settings = settle(settings, companions)
     resolved = resolve(spec, settings, devices)
 
-    def of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Bill:
-        return _of_context(spec, settings, resolved, isa)
+    def of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, family: Family | None) -> Bill:
+        return _of_context(spec, settings, resolved, family, isa=isa)
 
-    bill = of_context(spec, settings, resolved)
+    bill = of_context(spec, settings, resolved, family_of(spec))
     if settings.speculation.kinds is not None or companions:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
@@ -79,9 +79,15 @@ def weigh(
     return replace(bill, reasons=reasons, exact=not reasons)
 
 
-def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]) -> Bill:
+def _of_context(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    family: Family | None,
+    *,
+    isa: frozenset[str],
+) -> Bill:
     """What one model and its one context hold."""
-    family = family_of(spec)
     caches = cache_layers(spec, family, settings, resolved)
     states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)

@@ -47,11 +47,14 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         if cache.block < sketch.deep_inputs:
             # an image's embedding brings a part for each of the first layers
             x = g.like("add", x, g.view(embedded, x.ne[:2], (embedded.nb[1],)))
-    if family.select_last:
+    if family.select_last is True:
         x.is_output = True
         x = g.get_rows(x, wanted)
     hidden = sketch.norm(x, "output_norm", None)
     hidden.is_output = True
+    if family.select_last == "after_norm":
+        hidden = g.get_rows(hidden, wanted)
+        hidden.is_output = True
     draw_logits(sketch, hidden)
     if sketch.settings.embedding:
         from terazi.memory.llama_cpp.pooling import draw_pooling

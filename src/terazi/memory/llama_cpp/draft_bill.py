@@ -3,12 +3,14 @@
 Sources, b11434: ``common/speculative.cpp``, ``src/llama-context.cpp:output_reserve``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.llama_cpp.draft import DRAFT, DraftContext
+from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.speculation import ngram_bytes, ngram_growth_bytes
@@ -17,7 +19,13 @@ from terazi.models.spec import ModelSpec
 #: The part that lines of n-gram tables name.
 NGRAM = "ngram"
 
-WeighContext: TypeAlias = Callable[[ModelSpec, LlamaCppSettings, Resolved], Bill]
+WeighContext: TypeAlias = Callable[[ModelSpec, LlamaCppSettings, Resolved, Family | None], Bill]
+#: Where these pick the wanted rows while a draft head asks for the hidden state of every token (``select_last``).
+#: The graph that is reserved at first picks them earlier; the larger one comes with the first large batch.
+_HIDDEN: Mapping[str, bool | str] = {
+    **dict.fromkeys(("deepseek2", "deepseek32", "glm-dsa", "glm4moe"), "after_norm"),
+    "mimo2": True,
+}
 
 
 def with_draft(
@@ -42,7 +50,7 @@ def with_draft(
     lines, growth = list(bill.lines), [*bill.growth, *_output_growth(spec, settings, resolved, draft)]
     loading, page_cache, reasons = list(bill.loading), list(bill.page_cache), list(bill.reasons)
     if draft is not None:
-        second = weigh_context(draft.spec, draft.settings, draft.resolved)
+        second = weigh_context(draft.spec, draft.settings, draft.resolved, family_of(draft.spec))
         own = tuple(_lines(second, draft, known))
         if draft.dropped:
             loading += own
@@ -51,6 +59,8 @@ def with_draft(
             page_cache += [_part(line) for line in second.page_cache if draft.own_weights]
             growth += [_part(line) for line in second.growth if line.formula == "context-checkpoints"]
         reasons += [f"Of the draft: {reason}" for reason in second.reasons if reason not in bill.reasons]
+        if draft.resolved.draft_head and not draft.dropped:
+            growth += _graph_growth(bill, spec, settings, resolved, weigh_context)
     lines += _ngram_lines(settings, resolved)
     growth += _ngram_growth(settings, resolved)
     return replace(
@@ -95,6 +105,24 @@ def _head_outputs(draft: DraftContext) -> BillLine:
 def _part(line: BillLine, dropped: str | None = None) -> BillLine:
     note = f"{line.note}; let go once loaded: {dropped}" if dropped else line.note
     return replace(line, part=DRAFT, note=note)
+
+
+def _graph_growth(
+    bill: Bill, spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, weigh_context: WeighContext
+) -> Iterator[BillLine]:
+    """What the model's compute buffers grow by once the graph gives out every token's hidden state."""
+    family = family_of(spec)
+    if family is None or spec.architecture not in _HIDDEN:
+        return
+    later = weigh_context(spec, settings, resolved, family._replace(select_last=_HIDDEN[spec.architecture]))
+    before = {line.device: line.bytes for line in bill.lines if line.term is Term.COMPUTE}
+    for line in later.lines:
+        more = line.bytes - before.get(line.device, 0)
+        if line.term is Term.COMPUTE and more > 0:
+            note = (
+                "the graph gives out every token's hidden state for the draft head, from the first large batch on"
+            )
+            yield replace(line, bytes=more, formula="compute.hidden-states", basis=LineBasis.MODELLED, note=note)
 
 
 def _ngram_lines(settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:

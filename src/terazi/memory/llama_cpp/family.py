@@ -65,7 +65,8 @@ class Family(NamedTuple):
             is drawn), or not at all.
         scaled_queries: queries are scaled before attention.
         residual_first: the last sum of a block names the residual first.
-        select_last: outputs are picked after the last block instead of inside it.
+        select_last: outputs are picked after the last block instead of inside it, or ``after_norm``, after the last
+            norm.
         tempered: queries are scaled by their position: in ``unturned`` layers (those without RoPE), or in all where
             the file gives the metadata key named here.
         scaled_residuals: what is added to the residual is scaled, and so are the logits if the file says how.
@@ -94,7 +95,7 @@ class Family(NamedTuple):
     scaled_embeddings: str | None = None
     scaled_queries: bool = False
     residual_first: bool = False
-    select_last: bool = False
+    select_last: bool | str = False
     tempered: str | None = None
     scaled_residuals: bool = False
     recurrent: Recurrent | None = None
