@@ -141,7 +141,7 @@ def _memory(share: DeviceShare) -> list[str]:
         for size, name in (
             (share.anonymous_bytes, "anonymous"),
             (share.pinned_bytes, "pinned"),
-            (share.page_cache_bytes, "file pages read at every token"),
+            (share.page_cache_bytes, "file pages"),
         )
         if size
     ]

@@ -100,7 +100,7 @@ def memory_flags(s: LlamaCppSettings) -> tuple[Flag, ...]:
     add(("--ctx-checkpoints", "-ctxcp"), str(s.ctx_checkpoints), when=s.ctx_checkpoints is not None)
     add(("--embedding", "--embeddings"), when=s.embedding)
     flags += _speculation_flags(s.speculation)
-    # b11434 has one --load-mode where older builds had --no-mmap and --mlock; mapped is what "auto" does.
-    mode = {(True, True): "mmap+mlock", (False, True): "mlock", (False, False): "none"}.get((s.mmap, s.mlock))
-    add(("-lm", "--load-mode"), mode, when=mode is not None)
+    add(("--check-tensors",), when=s.check_tensors)
+    add(("-lm", "--load-mode"), s.load_mode, when=s.load_mode != "auto")
+    add(("-lzm", "--lazy-mode"), s.lazy_mode, when=s.lazy_mode != "auto")
     return tuple(flags)

@@ -44,6 +44,8 @@ _MOVERS = {
     "--device": ("-dev", "LLAMA_ARG_DEVICE"),
     "--rpc": ("", "LLAMA_ARG_RPC"),
     "--load-mode": ("-lm", "LLAMA_ARG_LOAD_MODE"),
+    "--lazy-mode": ("-lzm", "LLAMA_ARG_LAZY_MODE"),
+    "--check-tensors": ("", ""),
     "--override-tensor": ("-ot", "LLAMA_ARG_OVERRIDE_TENSOR"),
     "--n-cpu-moe": ("-ncmoe", "LLAMA_ARG_N_CPU_MOE"),
     "--n-cpu-ffn": ("-ncffn", "LLAMA_ARG_N_CPU_FFN"),

@@ -22,6 +22,7 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 
 #: ``llama_max_devices`` (``GGML_SCHED_MAX_BACKENDS``); ``arg.cpp`` takes fewer shares than that.
 MAX_DEVICES = 16
+LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
 #: ``LLM_FFN_DENSE_REGEX`` of ``common/common.h``, for one block.
 _DENSE_OF = r"blk\.{}\.ffn_(up|down|gate)\."
 
@@ -108,18 +109,15 @@ def _rpc(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
 
 
 def _load_mode(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    modes = {
-        "auto": (True, False),
-        "none": (False, False),
-        "mmap": (True, False),
-        "mlock": (False, True),
-        "mmap+mlock": (True, True),
-        "dio": (False, False),
-    }
-    if value not in modes:
-        raise ValueError(f"it takes one of {', '.join(modes)}")
-    mmap, mlock = modes[value]
-    return replace(settings, mmap=mmap, mlock=mlock)
+    if value not in LOAD_MODES:
+        raise ValueError(f"it takes one of {', '.join(LOAD_MODES)}")
+    return replace(settings, load_mode=value)
+
+
+def _lazy_mode(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    if value not in {"on", "off", "auto"}:
+        raise ValueError("it takes on, off or auto")
+    return replace(settings, lazy_mode=value)
 
 
 def _override_tensor(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
@@ -167,6 +165,7 @@ VALUE_SETTERS: dict[str, Setter] = {
     "--device": _devices,
     "--rpc": _rpc,
     "--load-mode": _load_mode,
+    "--lazy-mode": _lazy_mode,
     "--override-tensor": _override_tensor,
     "--n-cpu-moe": _n_cpu_moe,
     "--n-cpu-ffn": _n_cpu_ffn,
@@ -183,6 +182,7 @@ SWITCH_SETTERS: dict[str, Setter] = {
     "--kv-offload": lambda settings, value: replace(settings, kv_offload=read_switch(value)),
     "--repack": lambda settings, value: replace(settings, repack=read_switch(value)),
     "--op-offload": lambda settings, value: replace(settings, op_offload=read_switch(value)),
+    "--check-tensors": lambda settings, value: replace(settings, check_tensors=read_switch(value)),
     "--no-host": lambda settings, value: replace(settings, no_host=read_switch(value)),
     "--cpu-moe": lambda settings, value: replace(settings, cpu_moe=read_switch(value)),
     "--embedding": lambda settings, value: replace(settings, embedding=read_switch(value)),

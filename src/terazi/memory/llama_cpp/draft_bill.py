@@ -11,6 +11,7 @@ from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.llama_cpp.draft import DRAFT, DraftContext
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
+from terazi.memory.llama_cpp.process import second_context_line
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.speculation import ngram_bytes, ngram_growth_bytes
@@ -48,7 +49,8 @@ def with_draft(
         return bill
     known = set(bill.devices())
     lines, growth = list(bill.lines), [*bill.growth, *_output_growth(spec, settings, resolved, draft)]
-    loading, page_cache, reasons = list(bill.loading), list(bill.page_cache), list(bill.reasons)
+    loading, process = list(bill.loading), list(bill.process)
+    page_cache, reasons = list(bill.page_cache), list(bill.reasons)
     if draft is not None:
         second = weigh_context(draft.spec, draft.settings, draft.resolved, family_of(draft.spec))
         own = tuple(_lines(second, draft, known))
@@ -57,7 +59,8 @@ def with_draft(
         else:
             lines += own
             page_cache += [_part(line) for line in second.page_cache if draft.own_weights]
-            growth += [_part(line) for line in second.growth if line.formula == "context-checkpoints"]
+            growth += [_part(line) for line in second.growth if line.formula != "prompt-cache"]
+            process.append(_part(second_context_line(draft.spec, draft.resolved, own_weights=draft.own_weights)))
         reasons += [f"Of the draft: {reason}" for reason in second.reasons if reason not in bill.reasons]
         if draft.resolved.draft_head and not draft.dropped:
             growth += _graph_growth(bill, spec, settings, resolved, weigh_context)
@@ -67,6 +70,7 @@ def with_draft(
         bill,
         lines=tuple(lines),
         loading=tuple(loading),
+        process=tuple(process),
         page_cache=tuple(page_cache),
         growth=tuple(growth),
         reasons=tuple(reasons),

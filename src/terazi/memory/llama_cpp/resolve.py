@@ -42,6 +42,9 @@ _ROLLS_BACK = frozenset(
     }
 )
 
+#: ``llama_init_from_model`` switches flash attention off for these.
+_NEVER_FUSED = frozenset({"grok"})
+
 
 class Resolved(NamedTuple):
     """The figures that the engine allocates by.
@@ -126,7 +129,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         n_ubatch=n_ubatch,
         n_tokens=pad(tokens, slots),
         n_outputs=min(tokens, outputs),
-        flash_attn=settings.flash_attn != "off" and spec.architecture != "grok",
+        flash_attn=settings.flash_attn != "off" and spec.architecture not in _NEVER_FUSED,
         devices=chosen,
         layer_devices=assign_layers(settings, chosen, spec.block_count),
         full_offload=full,
@@ -177,7 +180,7 @@ def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:
             )
         if not is_quantised_cache(name):
             continue
-        if settings.flash_attn == "off" and flag == "-ctv":
+        if (settings.flash_attn == "off" or spec.architecture in _NEVER_FUSED) and flag == "-ctv":
             raise UsageError(
                 f"A quantised V cache ({name}) needs flash attention.", hint="Drop -fa off, or use -ctv f16."
             )
