@@ -9,6 +9,7 @@ import pytest
 
 import bill_log
 import draft_twins
+import family_twins
 import llama_engine
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.errors import UsageError
@@ -162,6 +163,37 @@ def test_draft_head(name: str, setting: str, tmp_path: Path, endpoints: tuple[st
     assert bill.exact
     assert_equal(bill, "", log)
     assert_equal(bill, "draft", head_log)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("own", "-c 4096"),
+        ("borrowed", "-c 4096 -np 2 --no-kv-unified -ctkd q8_0"),
+        ("mapped", "-c 4096 -np 1 --no-spec-draft-backend-sampling"),
+        ("mapped", "--rpc {2} -c 4096 -ngl 99 -ts 1,1"),
+        ("borrowed", "--rpc {1} -c 4096 -ngl 99"),
+        ("own", "--rpc {1} -c 4096 -ngl 99 -devd none"),
+    ],
+)
+def test_eagle3(name: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    model, draft = family_twins.write_twin(tmp_path, "qwen3"), draft_twins.write_eagle3(tmp_path, name)
+    text = f"-md {draft} --spec-type draft-eagle3 --no-repack {setting}"
+    command = command_of(model, text, endpoints)
+    bill = bill_of(command)
+    log, draft_log = llama_engine.run_drafting_server(command[1:], endpoints=endpoints)
+    assert bill.exact
+    assert_equal(bill, "", log)
+    assert_equal(bill, "draft", draft_log)
+
+
+def test_draft_that_cant_reach_the_models_output_is_refused(tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    model, draft = family_twins.write_twin(tmp_path, "qwen3"), draft_twins.write_eagle3(tmp_path, "borrowed")
+    text = f"-md {draft} --spec-type draft-eagle3 --no-repack -c 4096 --rpc {{1}} -devd none"
+    command = command_of(model, text, endpoints)
+    with pytest.raises(UsageError, match="isn't one of its devices"):
+        bill_of(command)
+    assert not llama_engine.load_lines(command[1:])[1]
 
 
 def test_model_without_a_draft_head_is_refused(models: dict[str, Path]) -> None:

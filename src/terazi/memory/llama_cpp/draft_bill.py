@@ -1,32 +1,20 @@
-"""What speculation adds to a model's bill: the lines of a second context, of n-gram tables, and what grows later.
+"""What speculation adds to a model's bill: the lines of a second context and of n-gram tables.
 
 Sources, b11434: ``common/speculative.cpp``, ``src/llama-context.cpp:output_reserve``.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import TypeAlias
 
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
-from terazi.memory.llama_cpp.draft import DRAFT, DraftContext
+from terazi.memory.bill import Bill, BillLine, LineBasis, Term
+from terazi.memory.llama_cpp.draft import DRAFT, Context, DraftContext
+from terazi.memory.llama_cpp.draft_growth import NGRAM, WeighContext, draft_growth, host_line, ngram_growth
 from terazi.memory.llama_cpp.families import family_of
-from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.process import second_context_line
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.speculation import ngram_bytes, ngram_growth_bytes
+from terazi.memory.llama_cpp.speculation import ngram_bytes
 from terazi.models.spec import ModelSpec
-
-#: The part that lines of n-gram tables name.
-NGRAM = "ngram"
-
-WeighContext: TypeAlias = Callable[[ModelSpec, LlamaCppSettings, Resolved, Family | None], Bill]
-#: Where these pick the wanted rows while a draft head asks for the hidden state of every token (``select_last``).
-#: The graph that is reserved at first picks them earlier; the larger one comes with the first large batch.
-_HIDDEN: Mapping[str, bool | str] = {
-    **dict.fromkeys(("deepseek2", "deepseek32", "glm-dsa", "glm4moe"), "after_norm"),
-    "mimo2": True,
-}
 
 
 def with_draft(
@@ -48,11 +36,11 @@ def with_draft(
     if settings.tool not in SERVERS:
         return bill
     known = set(bill.devices())
-    lines, growth = list(bill.lines), [*bill.growth, *_output_growth(spec, settings, resolved, draft)]
+    lines, growth = list(bill.lines), list(bill.growth)
     loading, process = list(bill.loading), list(bill.process)
     page_cache, reasons = list(bill.page_cache), list(bill.reasons)
     if draft is not None:
-        second = weigh_context(draft.spec, draft.settings, draft.resolved, family_of(draft.spec))
+        second = weigh_context(draft.context)
         own = tuple(_lines(second, draft, known))
         if draft.dropped:
             loading += own
@@ -62,10 +50,9 @@ def with_draft(
             growth += [_part(line) for line in second.growth if line.formula != "prompt-cache"]
             process.append(_part(second_context_line(draft.spec, draft.resolved, own_weights=draft.own_weights)))
         reasons += [f"Of the draft: {reason}" for reason in second.reasons if reason not in bill.reasons]
-        if draft.resolved.draft_head and not draft.dropped:
-            growth += _graph_growth(bill, spec, settings, resolved, weigh_context)
     lines += _ngram_lines(settings, resolved)
-    growth += _ngram_growth(settings, resolved)
+    model = Context(spec, settings, resolved, family_of(spec))
+    growth += [*draft_growth(bill, model, draft, weigh_context), *ngram_growth(settings, resolved)]
     return replace(
         bill,
         lines=tuple(lines),
@@ -83,7 +70,7 @@ def _lines(second: Bill, draft: DraftContext, known: set[str]) -> Iterator[BillL
         shared = line.term is Term.WEIGHTS and not draft.own_weights
         if not shared and not (line.formula == "driver-context" and line.device in known):
             yield _part(line, draft.dropped)
-    if draft.resolved.draft_head:
+    if draft.reads_hidden and not draft.dropped:
         yield _head_outputs(draft)
 
 
@@ -94,16 +81,9 @@ def _head_outputs(draft: DraftContext) -> BillLine:
     logits, probabilities, token and candidates that they are picked from.
     """
     picked = 3 * draft.spec.vocab_size + 1 if draft.resolved.samples else 0
-    return BillLine(
-        term=Term.OVERHEAD,
-        device=HOST,
-        bytes=4 * draft.resolved.n_seq_max * (draft.spec.embedding_length + picked),
-        formula="output-buffer.head",
-        basis=LineBasis.EXACT,
-        memory=Memory.ANONYMOUS,
-        note="hidden states of the draft head" + (", and candidates picked on its device" if picked else ""),
-        part=DRAFT,
-    )
+    size = 4 * draft.resolved.n_seq_max * (draft.spec.embedding_length + picked)
+    note = "hidden states for the next step" + (", and candidates picked on its device" if picked else "")
+    return host_line(size, "output-buffer.head", LineBasis.EXACT, note, part=DRAFT)
 
 
 def _part(line: BillLine, dropped: str | None = None) -> BillLine:
@@ -111,70 +91,7 @@ def _part(line: BillLine, dropped: str | None = None) -> BillLine:
     return replace(line, part=DRAFT, note=note)
 
 
-def _graph_growth(
-    bill: Bill, spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, weigh_context: WeighContext
-) -> Iterator[BillLine]:
-    """What the model's compute buffers grow by once the graph gives out every token's hidden state."""
-    family = family_of(spec)
-    if family is None or spec.architecture not in _HIDDEN:
-        return
-    later = weigh_context(spec, settings, resolved, family._replace(select_last=_HIDDEN[spec.architecture]))
-    before = {line.device: line.bytes for line in bill.lines if line.term is Term.COMPUTE}
-    for line in later.lines:
-        more = line.bytes - before.get(line.device, 0)
-        if line.term is Term.COMPUTE and more > 0:
-            note = (
-                "the graph gives out every token's hidden state for the draft head, from the first large batch on"
-            )
-            yield replace(line, bytes=more, formula="compute.hidden-states", basis=LineBasis.MODELLED, note=note)
-
-
 def _ngram_lines(settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
     for kind, size in ngram_bytes(settings.speculation, resolved.n_seq_max).items():
-        yield BillLine(
-            term=Term.OVERHEAD,
-            device=HOST,
-            bytes=size,
-            formula=f"{kind}.table",
-            basis=LineBasis.EXACT,
-            memory=Memory.ANONYMOUS,
-            note="where each n-gram was seen last" if kind != "ngram-mod" else "what follows each n-gram",
-            part=NGRAM,
-        )
-
-
-def _ngram_growth(settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
-    # slots of one cache share its cells; separate caches have as many each
-    for kind, size in ngram_growth_bytes(settings.speculation, resolved.n_ctx).items():
-        yield BillLine(
-            term=Term.OVERHEAD,
-            device=HOST,
-            bytes=size,
-            formula=f"{kind}.entries",
-            basis=LineBasis.UPPER_BOUND,
-            memory=Memory.ANONYMOUS,
-            note="one entry for each n-gram of what was said, a full context at most",
-            part=NGRAM,
-        )
-
-
-def _output_growth(
-    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, draft: DraftContext | None
-) -> Iterator[BillLine]:
-    """The host's output buffer once drafts are checked: a row of logits for each token of them."""
-    if draft is not None and draft.dropped:
-        return
-    rows = min(resolved.n_batch, resolved.n_seq_max * (1 + settings.speculation.drafted)) - resolved.n_seq_max
-    size = 4 * spec.vocab_size * max(0, rows)
-    hidden = 4 * spec.embedding_length * resolved.n_batch if draft and draft.resolved.draft_head else 0
-    if size + hidden:
-        also = ", and the hidden state of each token of a batch" if hidden else ""
-        yield BillLine(
-            term=Term.OVERHEAD,
-            device=HOST,
-            bytes=size + hidden,
-            formula="output-buffer.drafts",
-            basis=LineBasis.UPPER_BOUND,
-            memory=Memory.ANONYMOUS,
-            note=f"logits of {rows} drafted tokens{also}, from the first draft on",
-        )
+        note = "what follows each n-gram" if kind == "ngram-mod" else "where each n-gram was seen last"
+        yield host_line(size, f"{kind}.table", LineBasis.EXACT, note, part=NGRAM)
