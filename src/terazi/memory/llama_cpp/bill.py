@@ -94,6 +94,7 @@ def _of_context(context: Context, isa: frozenset[str], lender: tuple[Placement, 
     buffers = weight_buffers(placements, settings, resolved, isa)
     borrowed = borrowed_placements(spec, lender) if lender else ()
     _check_borrowed(borrowed, resolved)
+    used = (*placements, *borrowed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
     lines = [
         *(_weights(buffer, settings) for buffer in buffers),
