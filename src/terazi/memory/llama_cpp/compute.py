@@ -105,7 +105,7 @@ def compute_bytes(
     sizes = [0] * len(ids)
     for tokens, outputs, sequences in passes:
         scheduler = schedule(tokens, outputs, flash_attn=flash_attn, pins=pinned, slots=sequences)
-        sizes = [max(pair) for pair in zip(sizes, scheduler.reserve(_size_of(resolved.devices)), strict=True)]
+        sizes = [max(pair) for pair in zip(sizes, scheduler.reserve(sizes_on(resolved.devices)), strict=True)]
     return {device: sizes[index] for device, index in ids.items() if sizes[index] or device == HOST}
 
 
@@ -135,7 +135,7 @@ def _offloads(devices: tuple[Device, ...]) -> Callable[[Node, int], bool] | None
     return offloads
 
 
-def _size_of(devices: tuple[Device, ...]) -> Callable[[Node, int], int]:
+def sizes_on(devices: tuple[Device, ...]) -> Callable[[Node, int], int]:
     alignments = [alignment_bytes(device) for device in devices] + [alignment_bytes(None)]
     cuda = [backend_of(device) in CUDA_LIKE for device in devices] + [False]
 

@@ -39,6 +39,11 @@ class LlamaCppSettings:
         fit: False with ``--fit off``.
         draft_mtp: ``--spec-type draft-mtp``: the model's own draft head (its NextN blocks) is loaded.
         draft_tokens: ``--spec-draft-n-max``, the tokens that it drafts at once.
+        mmproj_offload: False with ``--no-mmproj-offload``.
+        mmproj_device: ``--mmproj-device``; empty follows ``-dev``, ``none`` is the host.
+        image_max_tokens: ``--image-max-tokens``; 0 is the projector's own limit.
+        mtmd_batch_tokens: ``--mtmd-batch-max-tokens``; 0 is the engine's default.
+        warmup: False with ``--no-warmup``: a projector's graph is reserved with the first image only.
     """
 
     tool: str = "llama-server"
@@ -72,3 +77,8 @@ class LlamaCppSettings:
     fit: bool = True
     draft_mtp: bool = False
     draft_tokens: int = 3
+    mmproj_offload: bool = True
+    mmproj_device: str = ""
+    image_max_tokens: int = 0
+    mtmd_batch_tokens: int = 0
+    warmup: bool = True

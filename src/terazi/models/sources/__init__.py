@@ -6,10 +6,10 @@ Does I/O; imported only by ``service`` and ``cli``. Reads headers, never weights
 
 from terazi.errors import UsageError
 from terazi.models.sources.demo import demo_path
-from terazi.models.sources.local import load_local
+from terazi.models.sources.local import load_companion, load_local
 from terazi.models.spec import ModelSpec
 
-__all__ = ["demo_path", "load_model"]
+__all__ = ["demo_path", "load_companion", "load_model"]
 
 _NOT_YET = {
     "hf:": "Download the .gguf file from the model's page and give its path.",

@@ -39,6 +39,18 @@ def load_local(path: str, *, origin: str) -> ModelSpec:
     return build_spec(parts, origin=origin)
 
 
+def load_companion(path: str, part: str, *, origin: str) -> ModelSpec:
+    """The file in *path* that goes beside a model: ``mmproj``, ``lora`` or ``control-vector``.
+
+    Raises:
+        UsageError: there is no such file.
+        ModelFileError: it can't be read, or is no file of that kind.
+    """
+    from terazi.models.companions import build_companion
+
+    return build_companion(_read(_absolute(path), 0), part, origin=origin)
+
+
 def _absolute(path: str) -> str:
     if not path:
         raise UsageError("The path of the model is empty.", hint="Give a .gguf file, or `demo`.")
