@@ -58,6 +58,17 @@ _MOVERS = {
     "--repack": ("", "LLAMA_ARG_REPACK"),
     "--op-offload": ("", ""),
     "--no-host": ("", "LLAMA_ARG_NO_HOST"),
+    "--mmproj": ("-mm", "LLAMA_ARG_MMPROJ"),
+    "--mmproj-offload": ("", "LLAMA_ARG_MMPROJ_OFFLOAD"),
+    # no LLAMA_ARG_ prefix: older than the flag
+    "--mmproj-device": ("-mmdev", "MTMD_BACKEND_DEVICE"),
+    "--image-max-tokens": ("", "LLAMA_ARG_IMAGE_MAX_TOKENS"),
+    "--mtmd-batch-max-tokens": ("", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"),
+    "--lora": ("", ""),
+    "--lora-scaled": ("", ""),
+    "--control-vector": ("", ""),
+    "--control-vector-scaled": ("", ""),
+    "--warmup": ("", ""),
     "--cpu-moe": ("-cmoe", "LLAMA_ARG_CPU_MOE"),
     # reranking switches the embedding output on too
     "--embedding": ("--embeddings --rerank --reranking", "LLAMA_ARG_EMBEDDINGS"),
@@ -69,6 +80,8 @@ _NEGATIVE = {
     **dict.fromkeys(("-nkvo", "--no-kv-offload"), "--kv-offload"),
     **dict.fromkeys(("-nr", "--no-repack"), "--repack"),
     "--no-op-offload": "--op-offload",
+    "--no-mmproj-offload": "--mmproj-offload",
+    "--no-warmup": "--warmup",
 }
 #: Spellings of other builds that this one refuses → (flag, value) that mean the same here.
 _FORMER = {
@@ -82,11 +95,9 @@ _WHOLE_NUMBERS = frozenset(
 )
 #: Flags whose memory isn't in the bill → what it is.
 _NOT_WEIGHED = {
-    **dict.fromkeys(("-mm", "--mmproj", "-mmu", "--mmproj-url"), "the multimodal projector"),
+    **dict.fromkeys(("-mmu", "--mmproj-url"), "the multimodal projector"),
     **dict.fromkeys(("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"), "the draft model and its cache"),
     **dict.fromkeys(("--spec-type", "--spec-default"), "the extra outputs of speculative decoding"),
-    **dict.fromkeys(("--lora", "--lora-scaled"), "the LoRA adapters"),
-    **dict.fromkeys(("--control-vector", "--control-vector-scaled"), "the control vectors"),
     **dict.fromkeys(("-bs", "--backend-sampling"), "the buffers of sampling on the device"),
     "--override-kv": "what an overridden hyperparameter changes",
     "--pooling": "the outputs of a pooling layer",

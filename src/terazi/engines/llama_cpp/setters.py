@@ -210,6 +210,20 @@ def _ctx_checkpoints(settings: LlamaCppSettings, value: str) -> LlamaCppSettings
     return replace(settings, ctx_checkpoints=max(0, read_int(value)))
 
 
+def _mmproj_device(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    if "," in value:
+        raise ValueError("it takes one device")
+    return replace(settings, mmproj_device=value, mmproj_offload=value != "none")
+
+
+def _image_max_tokens(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, image_max_tokens=max(0, read_int(value)))
+
+
+def _mtmd_batch_tokens(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, mtmd_batch_tokens=max(0, read_int(value)))
+
+
 def _fit(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
     return replace(settings, fit=read_switch(value))
 
@@ -238,6 +252,9 @@ VALUE_SETTERS: dict[str, Setter] = {
     "--cache-ram": _cache_ram,
     "--ctx-checkpoints": _ctx_checkpoints,
     "--fit": _fit,
+    "--mmproj-device": _mmproj_device,
+    "--image-max-tokens": _image_max_tokens,
+    "--mtmd-batch-max-tokens": _mtmd_batch_tokens,
 }
 
 #: Canonical switch → setter; the value is ``on``, or ``off`` from a negative spelling.
@@ -249,5 +266,7 @@ SWITCH_SETTERS: dict[str, Setter] = {
     "--op-offload": lambda settings, value: replace(settings, op_offload=read_switch(value)),
     "--no-host": lambda settings, value: replace(settings, no_host=read_switch(value)),
     "--cpu-moe": lambda settings, value: replace(settings, cpu_moe=read_switch(value)),
+    "--mmproj-offload": lambda settings, value: replace(settings, mmproj_offload=read_switch(value)),
+    "--warmup": lambda settings, value: replace(settings, warmup=read_switch(value)),
     "--embedding": lambda settings, value: replace(settings, embedding=read_switch(value)),
 }
