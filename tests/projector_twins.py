@@ -1,7 +1,7 @@
-"""Small projectors of every kind that is drawn: real headers, zeros for weights, embeddings as wide as the demo model's.
+"""Small projectors of every kind that is drawn: real headers, zeros for weights.
 
-Names and shapes are those that ``clip_model_loader::load_tensors`` of llama.cpp b11434 asks for; sizes are cut down so
-that the engine loads them in a moment.
+Embeddings are as wide as the demo model's. Names and shapes are those that ``clip_model_loader::load_tensors`` of
+llama.cpp b11434 asks for; sizes are cut down so that the engine loads them in a moment.
 """
 
 from collections.abc import Callable, Mapping
@@ -231,7 +231,11 @@ def llava(*, granite: bool = False) -> tuple[dict[str, object], list[TensorRow]]
 
 
 def minicpmv() -> tuple[dict[str, object], list[TensorRow]]:
-    keys = {**vision_keys("resampler", image_size=112), "clip.minicpmv_version": Typed(INT32, 3), "clip.minicpmv_query_num": 64}
+    keys = {
+        **vision_keys("resampler", image_size=112),
+        "clip.minicpmv_version": Typed(INT32, 3),
+        "clip.minicpmv_query_num": 64,
+    }
     wide = WIDER  # a whole number of heads of 128
     rows: list[TensorRow] = [
         ("v.patch_embd.weight", (14, 14, 3, 64), "f16"),
@@ -292,7 +296,12 @@ def gemma4v() -> tuple[dict[str, object], list[TensorRow]]:
         *(
             (f"v.blk.{block}.{name}.weight", (width,), "f32")
             for block in range(3)
-            for name, width in (("attn_q_norm", 16), ("attn_k_norm", 16), ("attn_post_norm", 64), ("ffn_post_norm", 64))
+            for name, width in (
+                ("attn_q_norm", 16),
+                ("attn_k_norm", 16),
+                ("attn_post_norm", 64),
+                ("ffn_post_norm", 64),
+            )
         ),
         ("v.std_bias", (64,), "f32"),
         ("v.std_scale", (64,), "f32"),
@@ -507,10 +516,19 @@ def _inverted(name: str, wide: int, inner: int, out: int, *, start: int = 0, mid
     if start:
         rows += [(f"{name}.dw_start.conv.weight", (start, start, 1, wide), "f16")]
         rows += [(f"{name}.dw_start.bn.weight", (wide,), "f32")]
-    rows += [(f"{name}.pw_exp.conv.weight", (1, 1, wide, inner), "f16"), (f"{name}.pw_exp.bn.weight", (inner,), "f32")]
+    rows += [
+        (f"{name}.pw_exp.conv.weight", (1, 1, wide, inner), "f16"),
+        (f"{name}.pw_exp.bn.weight", (inner,), "f32"),
+    ]
     if mid:
-        rows += [(f"{name}.dw_mid.conv.weight", (mid, mid, 1, inner), "f16"), (f"{name}.dw_mid.bn.weight", (inner,), "f32")]
-    rows += [(f"{name}.pw_proj.conv.weight", (1, 1, inner, out), "f16"), (f"{name}.pw_proj.bn.weight", (out,), "f32")]
+        rows += [
+            (f"{name}.dw_mid.conv.weight", (mid, mid, 1, inner), "f16"),
+            (f"{name}.dw_mid.bn.weight", (inner,), "f32"),
+        ]
+    rows += [
+        (f"{name}.pw_proj.conv.weight", (1, 1, inner, out), "f16"),
+        (f"{name}.pw_proj.bn.weight", (out,), "f32"),
+    ]
     return [*rows, (f"{name}.layer_scale.gamma", (1, 1, out), "f32")]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Term(StrEnum):
@@ -22,7 +23,21 @@ class LineBasis(StrEnum):
     MODELLED = "modelled"  # a model of the engine's allocator, within a stated error
     UPPER_BOUND = "upper-bound"  # this family's rules aren't known; it can't be more
     CATALOGUE = "catalogue"  # a figure published for this card or driver
+    SEEN = "seen in this build"  # read off running programs of this build, on another machine perhaps
+    MEASURED = "measured by the engine"  # the engine was asked, and said this figure
 
+
+class Memory(StrEnum):
+    """What kind of memory the bytes are, which decides who can take them back."""
+
+    DEVICE = "device"  # an accelerator's own
+    ANONYMOUS = "anonymous"  # host memory that only swap could take
+    PAGE_CACHE = "page cache"  # pages of a mapped file, which the kernel may drop and read again
+    PINNED = "pinned"  # host memory locked for transfers, or by mlock
+
+
+#: Formulas of growth that a setting can cut, so that a plan need not have room for all of it.
+ELASTIC = frozenset({"prompt-cache", "context-checkpoints"})
 
 #: The id of host memory in a bill.
 HOST = "Host"
@@ -32,7 +47,8 @@ HOST = "Host"
 class BillLine:
     """One allocation. ``formula`` is an id that the reference page explains; ``note`` is for people.
 
-    ``reclaimable`` marks file-backed pages (mmap) that the kernel may drop; they still count in the total.
+    File-backed pages (``Memory.PAGE_CACHE``) may be dropped by the kernel; in ``Bill.lines`` they still count in
+    the total, because what is read at every token is no spare memory.
     ``part`` says which part of the deployment the bytes are for: empty for the model itself, else the part of a
     ``Companion`` (``draft``, ``mmproj``, ``lora``, ...).
     """
@@ -42,9 +58,23 @@ class BillLine:
     bytes: int
     formula: str
     basis: LineBasis
+    memory: Memory
     note: str = ""
-    reclaimable: bool = False
     part: str = ""
+
+
+class Held(NamedTuple):
+    """Bytes by the kind of memory, of one device or of the host."""
+
+    device_bytes: int
+    anonymous_bytes: int
+    page_cache_bytes: int
+    pinned_bytes: int
+
+    @property
+    def unswappable_bytes(self) -> int:
+        """What the kernel can't take back without swapping: it must fit the RAM, whatever else does."""
+        return self.anonymous_bytes + self.pinned_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +101,13 @@ class Bill:
     ``page_cache`` lines are file pages that a mapping spans although nobody reads them after loading (weights that
     were repacked or sent to a card): the kernel drops them as soon as it needs the room, so they are no part of
     ``total_bytes``. The engine's log counts them into its mapped buffer.
-    ``growth`` lines (host prompt cache, context checkpoints) are ceilings that an engine reaches only
-    under use; they are no part of ``total_bytes`` but a plan leaves room for them.
+    ``loading`` lines are held only while the engine loads (staging buffers, a profile run), beside the weights and
+    before caches and compute buffers are made; ``peak_bytes`` is what must be free at the worst moment.
+    ``process`` lines are what the program itself takes beside the buffers that its log adds up to (code, heap,
+    stacks). They are held all the time, but they are no part of ``total_bytes``, which is the engine's own number.
+    ``growth`` lines (host prompt cache, context checkpoints, work buffers) are ceilings that an engine reaches only
+    under use; they are no part of ``total_bytes`` but a plan leaves room for them. Those of ``ELASTIC`` can be cut
+    by a setting; the others come for certain with the first large request.
     ``exact`` is False as soon as a line is an upper bound; ``reasons`` then say why.
     """
 
@@ -80,6 +115,8 @@ class Bill:
     build: str
     lines: tuple[BillLine, ...]
     page_cache: tuple[BillLine, ...] = ()
+    loading: tuple[BillLine, ...] = ()
+    process: tuple[BillLine, ...] = ()
     growth: tuple[BillLine, ...] = ()
     exact: bool = True
     reasons: tuple[str, ...] = ()
@@ -89,6 +126,33 @@ class Bill:
     def total_bytes(self) -> int:
         """Sum of the lines."""
         return sum(line.bytes for line in self.lines)
+
+    def process_bytes(self, device: str) -> int:
+        """What the program itself takes on *device*."""
+        return sum(line.bytes for line in self.process if line.device == device)
+
+    def peak_bytes(self, device: str) -> int:
+        """The most that *device* holds until the engine is ready, the program itself included.
+
+        Either all the lines, or the weights and the overhead together with what is held only while loading.
+        """
+        there = self.on(device)
+        staged = sum(line.bytes for line in self.loading if line.device == device)
+        loading = there.weights_bytes + there.overhead_bytes + staged
+        return max(there.total_bytes, loading if staged else 0) + self.process_bytes(device)
+
+    def needed_bytes(self, device: str) -> int:
+        """What must be free on *device*: the peak while loading, or what is held once the first requests came."""
+        sure = sum(line.bytes for line in self.growth if line.device == device and line.formula not in ELASTIC)
+        return max(self.peak_bytes(device), self.on(device).total_bytes + self.process_bytes(device) + sure)
+
+    def held(self, device: str) -> Held:
+        """The lines of *device* and its process lines, summed by the kind of memory."""
+        sums = dict.fromkeys(Memory, 0)
+        for line in (*self.lines, *self.process):
+            if line.device == device:
+                sums[line.memory] += line.bytes
+        return Held(sums[Memory.DEVICE], sums[Memory.ANONYMOUS], sums[Memory.PAGE_CACHE], sums[Memory.PINNED])
 
     def devices(self) -> tuple[str, ...]:
         """Device ids in order of first mention."""

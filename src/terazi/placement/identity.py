@@ -4,14 +4,14 @@ from hashlib import sha256
 
 from terazi.hardware.machine import Machine
 from terazi.memory.companion import Companion
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.settings import EngineSettings
 from terazi.models.spec import ModelSpec
 
 _HEX_DIGITS = 12
 
 
 def plan_id(
-    spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, companions: tuple[Companion, ...] = ()
+    spec: ModelSpec, machine: Machine, settings: EngineSettings, companions: tuple[Companion, ...] = ()
 ) -> str:
     """Twelve hex digits, the same in every process and however much memory happens to be free.
 

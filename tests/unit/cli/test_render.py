@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from terazi.cli.render import BAR_WIDTH, render_bill, render_map
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.placement.plan import DeviceShare
 
 GIB = 1024**3
@@ -64,7 +64,13 @@ def test_a_bar_is_never_longer_than_its_frame(capacity: int, held: list[int], ra
 def test_a_line_says_which_part_it_is_for() -> None:
     lines = tuple(
         BillLine(
-            term=Term.WEIGHTS, device=HOST, bytes=GIB, formula="weights.plain", basis=LineBasis.EXACT, part=part
+            term=Term.WEIGHTS,
+            device=HOST,
+            bytes=GIB,
+            formula="weights.plain",
+            basis=LineBasis.EXACT,
+            memory=Memory.ANONYMOUS,
+            part=part,
         )
         for part in ("", "draft")
     )

@@ -68,6 +68,7 @@ _MOVERS = {
     "--lora-scaled": ("", ""),
     "--control-vector": ("", ""),
     "--control-vector-scaled": ("", ""),
+    "--control-vector-layer-range": ("", ""),
     "--warmup": ("", ""),
     "--cpu-moe": ("-cmoe", "LLAMA_ARG_CPU_MOE"),
     # reranking switches the embedding output on too
@@ -249,14 +250,14 @@ class _Reader:
         if flag == "--kv-unified-per-slot":
             self._per_slot = _number(values[0], spelt)
         canonical = _NEGATIVE.get(flag) or _ALIASES.get(flag, flag)
-        value = values[0] if values else ("off" if flag in _NEGATIVE else "on")
+        value = "\n".join(values) if values else ("off" if flag in _NEGATIVE else "on")
         if canonical in _MOVERS:
             self._set(canonical, value, spelt=spelt)
 
     def _set(self, flag: str, value: str, *, spelt: str) -> None:
         self._context_given = self._context_given or flag == "--ctx-size"
         if flag in FILE_FLAGS:
-            self._files = with_file(self._files, flag, value)
+            self._name_file(flag, value, spelt)
             return
         setter: Setter | None = VALUE_SETTERS.get(flag) or SWITCH_SETTERS.get(flag)
         if setter is None:
@@ -272,6 +273,14 @@ class _Reader:
             number = read_int(value)
             if str(number) != value.strip().lstrip("+"):
                 self._note(f"llama.cpp reads {spelt} {value} as {number}.")
+
+    def _name_file(self, flag: str, value: str, spelt: str) -> None:
+        try:
+            self._files = with_file(self._files, flag, value)
+        except ValueError as error:
+            raise UsageError(
+                f"{spelt} {value!r} is not a value that llama.cpp takes.", hint=f"About {spelt}: {error}."
+            ) from None
 
     def _note(self, note: str) -> None:
         if note not in self._notes:

@@ -224,6 +224,11 @@ def _mtmd_batch_tokens(settings: LlamaCppSettings, value: str) -> LlamaCppSettin
     return replace(settings, mtmd_batch_tokens=max(0, read_int(value)))
 
 
+def _vector_range(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    first, last = value.split("\n")
+    return replace(settings, vector_range=(read_int(first), read_int(last)))
+
+
 def _fit(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
     return replace(settings, fit=read_switch(value))
 
@@ -252,6 +257,7 @@ VALUE_SETTERS: dict[str, Setter] = {
     "--cache-ram": _cache_ram,
     "--ctx-checkpoints": _ctx_checkpoints,
     "--fit": _fit,
+    "--control-vector-layer-range": _vector_range,
     "--mmproj-device": _mmproj_device,
     "--image-max-tokens": _image_max_tokens,
     "--mtmd-batch-max-tokens": _mtmd_batch_tokens,

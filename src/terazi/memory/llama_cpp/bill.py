@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from terazi.hardware.machine import Device
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
+from terazi.memory.llama_cpp.beside import NOTHING, Beside, weigh_beside
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_length
@@ -62,23 +63,43 @@ def weigh(
     states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)
     buffers = weight_buffers(placements, settings, resolved, isa)
+    beside = (
+        weigh_beside(companions, spec, settings, resolved, placements=placements, devices=devices)
+        if companions
+        else NOTHING
+    )
     lines = [
         *(_weights(buffer) for buffer in buffers),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *_state(spec, settings, resolved, states),
-        *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
+        *_compute(
+            spec,
+            family,
+            settings,
+            resolved,
+            caches=caches,
+            states=states,
+            placements=placements,
+            beside=beside,
+        ),
         *_overhead(spec, settings, resolved),
+        *beside.lines,
     ]
     reasons = (
         *_reasons(spec, settings, resolved, family, lines),
-        *(f"What {c.flag} loads isn't in this bill." for c in companions),
+        *(beside.reasons if family else beside.of_unknown_family),
+        *(
+            ["What adapters add to an unknown family's graph isn't counted."]
+            if beside.adapters and not family
+            else []
+        ),
     )
     return Bill(
         engine="llama.cpp",
         build=BUILD,
         lines=tuple(lines),
         page_cache=tuple(_gap(buffer) for buffer in buffers if buffer.buffer_bytes > buffer.tensor_bytes),
-        growth=tuple(_growth(spec, settings, resolved, caches, states=states, family=family)),
+        growth=(*_growth(spec, settings, resolved, caches, states=states, family=family), *beside.growth),
         exact=not reasons,
         reasons=reasons,
     )
@@ -125,9 +146,19 @@ def _weights(buffer: WeightBuffer) -> BillLine:
         bytes=min(buffer.tensor_bytes, buffer.buffer_bytes),
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
+        memory=_weights_memory(buffer),
         note=_KIND_NOTES[buffer.kind] + (", mapped from the file" if buffer.mapped else ""),
-        reclaimable=buffer.mapped,
     )
+
+
+def _memory(device: str) -> Memory:
+    return Memory.ANONYMOUS if device == HOST else Memory.DEVICE
+
+
+def _weights_memory(buffer: WeightBuffer) -> Memory:
+    if buffer.kind is BufferKind.PINNED:
+        return Memory.PINNED
+    return Memory.PAGE_CACHE if buffer.mapped else _memory(buffer.device)
 
 
 def _gap(buffer: WeightBuffer) -> BillLine:
@@ -137,8 +168,8 @@ def _gap(buffer: WeightBuffer) -> BillLine:
         bytes=buffer.buffer_bytes - buffer.tensor_bytes,
         formula="weights.mapped-gaps",
         basis=LineBasis.EXACT,
+        memory=Memory.PAGE_CACHE,
         note="mapped along with them: tensors between the first and the last that live elsewhere",
-        reclaimable=True,
     )
 
 
@@ -154,6 +185,7 @@ def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLi
             bytes=sum(cache.k_bytes + cache.v_bytes for cache in group),
             formula="kv.window" if window else "kv.full",
             basis=basis,
+            memory=_memory(device),
             note=f"{len(group)} layers of {group[0].cells} cells",
         )
 
@@ -173,6 +205,7 @@ def _state(
             bytes=size,
             formula="state.slots" if known else "state.bound",
             basis=LineBasis.EXACT if known else LineBasis.UPPER_BOUND,
+            memory=_memory(device),
             note=f"recurrent state for {resolved.n_seq_max} sequences",
         )
 
@@ -186,15 +219,24 @@ def _compute(
     caches: tuple[CacheLayer, ...],
     states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
+    beside: Beside,
 ) -> Iterator[BillLine]:
     if family is None:
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
         sizes = compute_bytes(
-            spec, family, settings, resolved, caches=caches, states=states or (), placements=placements
+            spec,
+            family,
+            settings,
+            resolved,
+            caches=caches,
+            states=states or (),
+            placements=placements,
+            adapters=beside.adapters,
+            steered=beside.steered,
         )
-        formula, basis = "compute.replay", _replay_basis(resolved)
+        formula, basis = "compute.replay", _replay_basis(resolved, family, beside)
     for device, size in sizes.items():
         yield BillLine(
             term=Term.COMPUTE,
@@ -202,13 +244,19 @@ def _compute(
             bytes=size,
             formula=formula,
             basis=basis,
+            memory=_memory(device),
             note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
 
 
-def _replay_basis(resolved: Resolved) -> LineBasis:
-    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own."""
-    return LineBasis.MODELLED if resolved.devices else LineBasis.EXACT
+def _replay_basis(resolved: Resolved, family: Family, beside: Beside) -> LineBasis:
+    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own.
+
+    Outside the plain decoder some weights are multiplied without their adapters; which isn't told apart here.
+    """
+    plain = family.drawing == "decoder" and not (family.latent or family.sparse or family.recurrent)
+    changed = bool(beside.adapters or beside.steered)
+    return LineBasis.MODELLED if resolved.devices or (changed and not plain) else LineBasis.EXACT
 
 
 def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
@@ -219,6 +267,7 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
         bytes=4 * resolved.n_seq_max * width,
         formula="output-buffer",
         basis=LineBasis.EXACT,
+        memory=Memory.ANONYMOUS,
         note="logits that the caller reads, one row a slot",
     )
     for device in resolved.devices:
@@ -229,6 +278,7 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
                 bytes=round(device.context_bytes.value),
                 formula="driver-context",
                 basis=LineBasis.CATALOGUE,
+                memory=Memory.DEVICE,
                 note=device.context_bytes.note or "what the driver takes before the first tensor",
             )
 
@@ -252,6 +302,7 @@ def _growth(
             bytes=limit * MIB,
             formula="prompt-cache",
             basis=LineBasis.UPPER_BOUND,
+            memory=Memory.ANONYMOUS,
             note="prompts kept in host memory (--cache-ram), filled only under use",
         )
     count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
@@ -267,6 +318,7 @@ def _growth(
             bytes=count * resolved.n_seq_max * slot,
             formula="context-checkpoints",
             basis=LineBasis.UPPER_BOUND,
+            memory=Memory.ANONYMOUS,
             note=f"up to {count} copies of its window cache and recurrent state for each slot (--ctx-checkpoints)",
         )
 

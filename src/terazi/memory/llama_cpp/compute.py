@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.adapters import Adapter
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
@@ -40,6 +41,8 @@ def compute_bytes(
     placements: tuple[Placement, ...],
     states: tuple[StateLayer, ...] = (),
     pinned: bool = True,
+    adapters: tuple[Adapter, ...] = (),
+    steered: range = range(0),
 ) -> dict[str, int]:
     """Bytes of the compute buffer of the host and of each device in use.
 
@@ -48,6 +51,8 @@ def compute_bytes(
         caches: from ``kv.cache_layers``.
         placements: from ``weights.place_tensors``.
         states: from ``recurrent.state_layers``.
+        adapters: LoRA adapters that are loaded.
+        steered: blocks behind which a control vector is added.
         pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
 
     Raises:
@@ -55,6 +60,9 @@ def compute_bytes(
     """
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
     ids[HOST] = len(resolved.devices)
+
+    applied = tuple(adapter for adapter in adapters if adapter.applied)
+    adapted = sum(len(adapter.pairs) for adapter in adapters)
 
     def schedule(tokens: int, outputs: int, *, flash_attn: bool, pins: bool, slots: int) -> Scheduler:
         sketch = Sketch(
@@ -76,9 +84,13 @@ def compute_bytes(
             placements=placements,
             backends=ids,
             layer_backends=tuple(ids[device] for device in resolved.layer_devices),
+            adapters=applied,
+            steered=steered,
         )
         graph = draw(sketch, caches, states)
-        check_graph_size(graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements))
+        check_graph_size(
+            graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements), adapted=adapted
+        )
         return Scheduler(
             graph,
             backends=len(ids),

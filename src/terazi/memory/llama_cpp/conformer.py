@@ -76,9 +76,7 @@ def _attend(tower: Tower, start: Node, name: str, relative: Node, mask: Node) ->
         if tower.weight(f"{name}.{norm}.weight"):
             x = tower.norm(start, f"{name}.{norm}", "rms_norm")
             break
-    q, k, v = (
-        g.reshape(tower.product(f"{name}.attn_{part}.weight", x), width, heads, places) for part in "qkv"
-    )
+    q, k, v = (g.reshape(tower.product(f"{name}.attn_{part}.weight", x), width, heads, places) for part in "qkv")
     q, k = _scaled(tower, q, f"{name}.per_dim_scale"), _scaled(tower, k, f"{name}.per_dim_k_scale")
     q = g.reshape(ops.padded(q, 0, 0, chunks * _CHUNK - places), width, heads, _CHUNK, chunks)
     q = g.contiguous(ops.permute(q, 0, 3, 1, 2))

@@ -43,7 +43,7 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         if cache is caches[-1] and not family.select_last:
             # only the wanted rows go on after the last attention
             x, residual = g.get_rows(x, wanted), g.get_rows(residual, wanted)
-        x = _feed_forward_half(sketch, x, residual, cache.block)
+        x = sketch.steer(_feed_forward_half(sketch, x, residual, cache.block), cache.block)
         if cache.block < sketch.deep_inputs:
             # an image's embedding brings a part for each of the first layers
             x = g.like("add", x, g.view(embedded, x.ne[:2], (embedded.nb[1],)))

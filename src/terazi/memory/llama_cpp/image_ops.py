@@ -62,9 +62,7 @@ def convolve(kernel: Node, x: Node, *, stride: int = 1, padding: int = 0, wide: 
 
 def convolve_line(kernel: Node, x: Node, *, stride: int = 1, wide: bool = False) -> Node:
     """``ggml_conv_1d_ph``: padded by half the kernel."""
-    columns = unfold(
-        kernel, x, g.F32 if wide else g.F16, stride=stride, padding=kernel.ne[0] // 2, flat=False
-    )
+    columns = unfold(kernel, x, g.F32 if wide else g.F16, stride=stride, padding=kernel.ne[0] // 2, flat=False)
     product = g.mul_mat(
         g.reshape(columns, columns.ne[0], columns.ne[2] * columns.ne[1]),
         g.reshape(kernel, kernel.ne[0] * kernel.ne[1], kernel.ne[2]),

@@ -153,11 +153,11 @@ def _fuse(tower: Tower, features: list[Node]) -> Node:
     """The features at the finest resolution, one behind the other, mixed and averaged."""
     wide, high = features[0].ne[:2]
     same = []
-    for x in features:
-        if x.ne[0] < wide or x.ne[1] < high:
-            scale = wide // x.ne[0]
-            x = ops.resized(x, x.ne[0] * scale, x.ne[1] * scale, x.ne[2], x.ne[3])
-        same.append(x)
+    for feature in features:
+        coarser = feature.ne[0] < wide or feature.ne[1] < high
+        scale = wide // feature.ne[0] if coarser else 1
+        size = (feature.ne[0] * scale, feature.ne[1] * scale, *feature.ne[2:])
+        same.append(ops.resized(feature, *size) if coarser else feature)
     x = same[0]
     for more in same[1:]:
         x = g.concat(x, more, 2)

@@ -8,6 +8,7 @@ from math import isqrt
 from typing import NamedTuple
 
 from terazi.errors import ModelFileError
+from terazi.memory.llama_cpp.resolve import SERVERS
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import MetadataValue, ModelSpec
 
@@ -134,9 +135,7 @@ def encoders(spec: ModelSpec, settings: LlamaCppSettings, n_ubatch: int) -> Iter
         yield encoder
 
 
-def _encoder(
-    spec: ModelSpec, modality: str, prefix: str, settings: LlamaCppSettings, n_ubatch: int
-) -> Encoder:
+def _encoder(spec: ModelSpec, modality: str, prefix: str, settings: LlamaCppSettings, n_ubatch: int) -> Encoder:
     keys, label = spec.metadata, spec.name
     room = "gen.audio" if modality == "gen" else modality
     kind = _kind(keys, modality, room, label)
@@ -151,7 +150,8 @@ def _encoder(
             patch, merge = patch * merge, 1
         if kind in _FIXED_SIDE:
             patch = 16
-        warmup, largest = _images(keys, kind, sizes, patch, merge, settings, n_ubatch, spec)
+        cap = n_ubatch if settings.tool in SERVERS else 0
+        warmup, largest = _images(spec, kind, patch, merge, (settings.image_max_tokens, cap))
     else:
         bands = 640 if kind == "gemma4ua" else _number(keys, "clip.audio.num_mel_bins", 0)
         warmup = largest = (WARMUP_FRAMES, bands)
@@ -190,19 +190,16 @@ def _kind(keys: Mapping[str, MetadataValue], modality: str, room: str, label: st
 
 
 def _images(
-    keys: Mapping[str, MetadataValue],
-    kind: str,
-    sizes: _Sizes,
-    patch: int,
-    merge: int,
-    settings: LlamaCppSettings,
-    n_ubatch: int,
-    spec: ModelSpec,
+    spec: ModelSpec, kind: str, patch: int, merge: int, limits: tuple[int, int]
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The image that is reserved for, and the largest one: width and height in pixels."""
+    """The image that is reserved for, and the largest one: width and height in pixels.
+
+    *limits* are the tokens that the command allows an image (0: as the file says) and those of a micro-batch.
+    """
+    sizes, keys = _SIZES.get(kind, _Sizes()), spec.metadata
     side = _FIXED_SIDE.get(kind) or _demand(keys, "clip.vision.image_size", spec.name)
     unit = patch * merge
-    asked = settings.image_max_tokens
+    asked, n_ubatch = limits
     limit = 0
     if sizes.tokens:
         limit = asked or sizes.tokens[1]
@@ -210,9 +207,8 @@ def _images(
         limit = _number(keys, "clip.vision.image_max_pixels", 0) // (unit * unit)
         if sizes.overruled and asked:
             limit = asked
-    if _whole_in_micro_batch(kind, spec) and 0 < n_ubatch < limit and settings.tool == "llama-server":
-        # server-context.cpp: "cap image_max_tokens"
-        limit = asked = n_ubatch
+    if _whole_in_micro_batch(kind, spec) and 0 < n_ubatch < limit:
+        limit = asked = n_ubatch  # server-context.cpp: "cap image_max_tokens"
     if sizes.warmup:
         across = isqrt(sizes.warmup)
         if 0 < asked < sizes.warmup:
@@ -220,6 +216,9 @@ def _images(
         warmup = across * unit
     else:
         warmup = side if sizes.warmup is None else isqrt(limit * unit * unit)
+    if kind == "lightonocr":
+        longest = -(-_number(keys, "clip.vision.preproc_image_size", side) // unit) * unit
+        return (warmup, warmup), (longest, longest)
     if not limit:
         return (warmup, warmup), (warmup, warmup)
     wide, high = _fullest(limit)
@@ -228,11 +227,8 @@ def _images(
 
 def _fullest(tokens: int) -> tuple[int, int]:
     """The rectangle nearest to a square among those that hold the most of at most *tokens* squares."""
-    best = (1, tokens)
-    for wide in range(isqrt(tokens), 0, -1):
-        if wide * (tokens // wide) == tokens:
-            return wide, tokens // wide
-    return best
+    wide = next(wide for wide in range(isqrt(tokens), 0, -1) if tokens % wide == 0)
+    return wide, tokens // wide
 
 
 def _whole_in_micro_batch(kind: str, spec: ModelSpec) -> bool:

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
-from terazi.memory.bill import HOST, BillLine, LineBasis, Term
+from terazi.memory.bill import HOST, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.compute import sizes_on
 from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.layers import find_device
-from terazi.memory.llama_cpp.projector import ENDLESS, Encoder, encoders
+from terazi.memory.llama_cpp.projector import Encoder, encoders
 from terazi.memory.llama_cpp.projector_bound import encoder_bound_bytes
 from terazi.memory.llama_cpp.projector_tensors import loaded_tensors
 from terazi.memory.llama_cpp.resolve import Resolved
@@ -45,8 +45,8 @@ class ProjectorLines(NamedTuple):
 def projector_device(settings: LlamaCppSettings, devices: Sequence[Device]) -> Device | None:
     """Where the whole projector goes: one device, whatever the layers' split is; None is the host.
 
-    ``--mmproj-device``, else the first of ``--device``, else the first card of this host, else the first RPC server,
-    else an integrated GPU. ``-sm none -mg 1`` and ``-ts`` don't move it.
+    ``--mmproj-device``, else the first of ``--device``, else the first card of this host, else the first RPC
+    server, else an integrated GPU. ``-sm none -mg 1`` and ``-ts`` don't move it.
 
     Raises:
         UsageError: for a device that isn't there.
@@ -124,6 +124,7 @@ def _weights(encoder: Encoder, tensors: tuple[Tensor, ...], device: Device | Non
         bytes=sum(allocation_bytes(device, t.dtype, t.shape, t.n_bytes) for t in tensors),
         formula="weights.projector",
         basis=LineBasis.EXACT if known else LineBasis.UPPER_BOUND,
+        memory=Memory.DEVICE if device else Memory.ANONYMOUS,
         note=f"{encoder.modality} encoder and projector ({encoder.kind})",
         part=PART,
     )
@@ -140,6 +141,10 @@ def _all_of(encoder: Encoder, spec: ModelSpec) -> tuple[Tensor, ...]:
     return tuple(t for t in spec.tensors if t.name.startswith(sounds) == (encoder.modality != "vision"))
 
 
+def _memory(where: str) -> Memory:
+    return Memory.ANONYMOUS if where == HOST else Memory.DEVICE
+
+
 def _context(device: Device) -> Iterator[BillLine]:
     if backend_of(device) in CUDA_LIKE and device.context_bytes.value:
         yield BillLine(
@@ -148,6 +153,7 @@ def _context(device: Device) -> Iterator[BillLine]:
             bytes=round(device.context_bytes.value),
             formula="driver-context",
             basis=LineBasis.CATALOGUE,
+            memory=Memory.DEVICE,
             note="for the projector alone: the model's layers are elsewhere",
             part=PART,
         )
@@ -162,10 +168,10 @@ def _compute(
 ) -> tuple[list[BillLine], list[BillLine]]:
     """What is reserved at start, and what the largest image adds."""
     first = Picture(*encoder.warmup)
-    at_start = _reserved(encoder, tensors, first, settings, device, model)
+    at_start = _reserved(encoder, tensors, first, settings, device, model=model)
     sizes = dict(at_start)
     for picture in _later(encoder, settings):
-        for where, size in _reserved(encoder, tensors, picture, settings, device, None).items():
+        for where, size in _reserved(encoder, tensors, picture, settings, device).items():
             sizes[where] = max(sizes.get(where, 0), size)
     what = "image" if encoder.modality == "vision" else "sound"
     known = encoder.kind in DRAWINGS
@@ -178,6 +184,7 @@ def _compute(
             bytes=size,
             formula="compute.encoder" if known else "compute.encoder-bound",
             basis=basis,
+            memory=_memory(where),
             note=f"graph of an {what} of {size_text}" if what == "image" else f"graph of a {what} of {size_text}",
             part=PART,
         )
@@ -188,8 +195,9 @@ def _compute(
             term=Term.COMPUTE,
             device=where,
             bytes=size - at_start.get(where, 0),
-            formula="compute.largest-image",
+            formula="compute.large-image",
             basis=LineBasis.UPPER_BOUND,
+            memory=_memory(where),
             note=f"the largest image, {encoder.largest[0]} x {encoder.largest[1]} pixels, on top",
             part=PART,
         )
@@ -205,11 +213,11 @@ def _later(encoder: Encoder, settings: LlamaCppSettings) -> Iterator[Picture]:
         return
     yield Picture(*encoder.largest)
     if encoder.kind.startswith("qwen"):
-        yield Picture(*encoder.largest, count=2)  # two frames of a film
+        yield Picture(*encoder.largest, pictures=2)  # two frames of a film
     tokens = (encoder.warmup[0] // encoder.patch // encoder.merge) ** 2
     tiles = (settings.mtmd_batch_tokens or _BATCH_TOKENS) // max(1, tokens)
     if encoder.kind == "internvl" and tiles > 1 and settings.tool == "llama-server":
-        yield Picture(*encoder.warmup, count=tiles)
+        yield Picture(*encoder.warmup, pictures=tiles)
 
 
 def _reserved(
@@ -218,7 +226,8 @@ def _reserved(
     picture: Picture,
     settings: LlamaCppSettings,
     device: Device | None,
-    model: ModelSpec | None,
+    *,
+    model: ModelSpec | None = None,
 ) -> dict[str, int]:
     """Bytes of the compute buffers of the device and the host. With a *model*, its width is checked."""
     draw = DRAWINGS.get(encoder.kind)
@@ -249,7 +258,7 @@ def _check_width(root: Node, model: ModelSpec, encoder: Encoder) -> None:
     wanted = model.embedding_length * (1 + (deep if isinstance(deep, int) else 0))
     if root.ne[0] != wanted:
         raise UsageError(
-            f"This projector makes embeddings of {root.ne[0]} values; {model.name} takes {wanted}: llama.cpp refuses "
-            f"the {encoder.modality} part.",
+            f"This projector makes embeddings of {root.ne[0]} values for its {encoder.modality} part; {model.name} "
+            f"takes {wanted}, so llama.cpp would not start.",
             hint="Give the projector that was made for this model with --mmproj.",
         )

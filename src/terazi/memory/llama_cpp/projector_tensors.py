@@ -29,7 +29,8 @@ _TWO = "mm.1.* mm.2.*"
 _ENDS = "mm.0.* mm.2.*"
 _RESAMPLER = """
     resampler.pos_embed_k resampler.query resampler.proj.weight resampler.kv.weight resampler.attn.q.*
-    resampler.attn.k.* resampler.attn.v.* resampler.attn.out.* resampler.ln_q.* resampler.ln_kv.* resampler.ln_post.*
+    resampler.attn.k.* resampler.attn.v.* resampler.attn.out.* resampler.ln_q.* resampler.ln_kv.*
+    resampler.ln_post.*
 """
 _MERGER = """
     v.vit_merger.ln1.* v.vit_merger.attn_q.* v.vit_merger.attn_k.* v.vit_merger.attn_v.* v.vit_merger.attn_out.*
@@ -88,7 +89,7 @@ _MOBILENET = ("v.conv_stem.", "v.blk.", "v.msfa.")
 
 
 def loaded_tensors(encoder: Encoder, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
-    """Those of *tensors* that *encoder* takes, in the file's order; None if what its kind takes isn't known here."""
+    """Those of *tensors* that *encoder* takes, in the file's order; None if what its kind takes isn't known."""
     if encoder.kind == "gemma3nv":
         wanted = set(_names(encoder, _COMMON)) | {"mm.input_projection.weight", "mm.soft_emb_norm.weight"}
         return tuple(t for t in tensors if t.name in wanted or t.name.startswith(_MOBILENET))

@@ -14,7 +14,7 @@ def draw_qwen2(tower: Tower) -> Node:
     """Qwen2-VL and Qwen2.5-VL; the latter's windows are groups of patches behind a mask."""
     encoder, patches = tower.encoder, tower.patches
     width, period = encoder.width, encoder.number("n_wa_pattern")
-    norm = "rms_norm" if encoder.kind == "qwen2.5vl_merger" else "norm"
+    norm = _norm(tower)
     x = _in_squares(tower, _both_frames(tower))
     places = tower.input(g.I32, 4 * patches)
     if tower.weight("v.pre_ln.weight"):
@@ -29,7 +29,7 @@ def draw_qwen2(tower: Tower) -> Node:
         x = g.reshape(x, width, patches, 1)
     for block in range(encoder.layers):
         whole = not period or (block + 1) % period == 0
-        x = _layer(tower, x, f"v.blk.{block}", norm, places, None if whole else mask)
+        x = _layer(tower, x, block, places, None if whole else mask)
     if tower.weight("v.post_ln.weight"):
         x = tower.norm(x, "v.post_ln", norm)
     x = tower.feed_forward(g.reshape(x, 4 * width, patches // 4, 1), "mm.0", "mm.2")
@@ -55,7 +55,7 @@ def draw_qwen3(tower: Tower) -> Node:
         x = tower.norm(x, "v.pre_ln", "norm")
     deep: Node | None = None
     for block in range(encoder.layers):
-        x = _layer(tower, x, f"v.blk.{block}", "norm", places, None)
+        x = _layer(tower, x, block, places, None)
         if tower.weight(f"v.deepstack.{block}.fc1.weight"):
             name = f"v.deepstack.{block}"
             part = tower.norm(g.reshape(x, width * merged, patches // merged, 1), f"{name}.norm", "norm")
@@ -67,12 +67,16 @@ def draw_qwen3(tower: Tower) -> Node:
     return g.concat(x, deep, 0) if deep else x
 
 
+def _norm(tower: Tower) -> str:
+    return "rms_norm" if tower.encoder.kind == "qwen2.5vl_merger" else "norm"
+
+
 def _both_frames(tower: Tower) -> Node:
     """``build_inp_with_temporal_merge`` of a still image, or of two frames of a film."""
     raw, patch = tower.raw(), tower.encoder.patch
     names = ("v.patch_embd.weight", "v.patch_embd.weight.1")
     frames = [raw, raw]
-    if tower.picture.count == 2:
+    if tower.picture.pictures == 2:
         frames = [g.view(raw, raw.ne[:3], raw.nb[1:3]) for _ in names]
     first, second = (tower.convolve(n, x, stride=patch) for n, x in zip(names, frames, strict=True))
     return g.like("add", first, second)
@@ -96,8 +100,8 @@ def _by_squares(tower: Tower, x: Node) -> Node:
     return g.contiguous(x, width, across * down, 1)
 
 
-def _layer(tower: Tower, x: Node, name: str, norm: str, places: Node, mask: Node | None) -> Node:
-    encoder, patches = tower.encoder, tower.patches
+def _layer(tower: Tower, x: Node, block: int, places: Node, mask: Node | None) -> Node:
+    encoder, patches, name, norm = tower.encoder, tower.patches, f"v.blk.{block}", _norm(tower)
     shape = (encoder.head_width, encoder.heads, patches)
     y = tower.norm(x, f"{name}.ln1", norm)
     if encoder.kind == "qwen3vl_merger":

@@ -43,6 +43,7 @@ class LlamaCppSettings:
         mmproj_device: ``--mmproj-device``; empty follows ``-dev``, ``none`` is the host.
         image_max_tokens: ``--image-max-tokens``; 0 is the projector's own limit.
         mtmd_batch_tokens: ``--mtmd-batch-max-tokens``; 0 is the engine's default.
+        vector_range: ``--control-vector-layer-range``; 0 is the first block but one, and the last.
         warmup: False with ``--no-warmup``: a projector's graph is reserved with the first image only.
     """
 
@@ -81,4 +82,5 @@ class LlamaCppSettings:
     mmproj_device: str = ""
     image_max_tokens: int = 0
     mtmd_batch_tokens: int = 0
+    vector_range: tuple[int, int] = (0, 0)
     warmup: bool = True

@@ -23,7 +23,7 @@ class Picture(NamedTuple):
 
     width: int
     height: int
-    count: int = 1
+    pictures: int = 1
 
 
 class Tower:
@@ -34,7 +34,6 @@ class Tower:
         tensors: its weights.
         picture: what for.
         flash_attn: whether attention is one fused operation.
-        clamped: matrices whose inputs and outputs are clamped (Gemma 4): all.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Tower:
 
     def raw(self, channels: int = 3) -> Node:
         """``build_inp_raw``."""
-        return self.input(g.F32, self.picture.width, self.picture.height, channels, self.picture.count)
+        return self.input(g.F32, self.picture.width, self.picture.height, channels, self.picture.pictures)
 
     def convolve(self, name: str, x: Node, *, stride: int = 1, padding: int = 0) -> Node:
         """A convolution with the kernel *name*."""
@@ -93,7 +92,7 @@ class Tower:
         """``build_inp``: the picture as one row a patch."""
         width = self.encoder.width
         x = self.convolve("v.patch_embd.weight", x or self.raw(), stride=self.encoder.patch)
-        x = g.contiguous(g.transpose(g.reshape(x, self.patches, width, self.picture.count)))
+        x = g.contiguous(g.transpose(g.reshape(x, self.patches, width, self.picture.pictures)))
         bias = self.weight("v.patch_embd.bias")
         return g.like("add", x, bias) if bias else x
 
@@ -157,9 +156,11 @@ class Tower:
         *,
         learnt: Node | None = None,
         turn: Turn | None = None,
-        collect: Callable[[Node, int], None] | None = None,
     ) -> Node:
-        """``build_vit``: *x* is (width, tokens, pictures); *learnt* places are added, *turn* is for queries and keys."""
+        """``build_vit`` of *x* (width, tokens, pictures).
+
+        *learnt* places are added to it, *turn* is for queries and keys.
+        """
         count = x.ne[2]
         if learnt:
             x = g.like("add", x, learnt)
@@ -168,9 +169,7 @@ class Tower:
         if self.weight(f"{prefix}.pre_ln.weight"):
             x = self.norm(x, f"{prefix}.pre_ln", norm)
         for block in range(self.encoder.layers):
-            x = self._layer(x, f"{prefix}.blk.{block}", tokens, count, norm, turn)
-            if collect:
-                collect(x, block)
+            x = self._layer(x, f"{prefix}.blk.{block}", (tokens, count), norm, turn)
         if self.encoder.kind in _AVERAGED:
             x = ops.pool_line(g.contiguous(g.transpose(x)), 2)
             x = g.contiguous(g.transpose(x))
@@ -178,8 +177,8 @@ class Tower:
             x = self.norm(x, f"{prefix}.post_ln", norm)
         return g.reshape(x, self.encoder.width, x.ne[1] // count, count)
 
-    def _layer(self, x: Node, name: str, tokens: int, count: int, norm: str, turn: Turn | None) -> Node:
-        q, k, v = self._heads(self.norm(x, f"{name}.ln1", norm), name, (tokens, count), norm)
+    def _layer(self, x: Node, name: str, places: tuple[int, int], norm: str, turn: Turn | None) -> Node:
+        q, k, v = self._heads(self.norm(x, f"{name}.ln1", norm), name, places, norm)
         if turn:
             q, k = turn(q), turn(k)
         if self.encoder.kind == "gemma4v":
@@ -223,10 +222,6 @@ class Tower:
     def _normed(self, x: Node, name: str, part: str, norm: str) -> Node:
         weight = self.weight(f"{name}.attn_{part}_norm.weight")
         return g.like("mul", g.like(norm, x), weight) if weight else x
-
-    def looked_up(self, table: Node, ids: Node) -> Node:
-        """Rows of *table*."""
-        return g.get_rows(table, ids)
 
     def merged(self, x: Node) -> Node:
         """``build_patch_merge_permute``: squares of patches joined into one row each."""

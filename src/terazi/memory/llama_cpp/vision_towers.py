@@ -1,8 +1,8 @@
 """The graphs of image encoders that share a transformer, one function a kind of projector.
 
 Sources, b11434: ``tools/mtmd/models/`` (``siglip.cpp``, ``pixtral.cpp``, ``internvl.cpp``, ``llama4.cpp``,
-``llava.cpp``, ``minicpmv.cpp``, ``gemma4v.cpp``, ``gemma4uv.cpp``). The order in which things are added to the graph
-is the order in which the allocator sees them.
+``llava.cpp``, ``minicpmv.cpp``, ``gemma4v.cpp``, ``gemma4uv.cpp``). The order in which things are added to the
+graph is the order in which the allocator sees them.
 """
 
 from collections.abc import Callable
@@ -104,7 +104,7 @@ def draw_pixtral(tower: Tower) -> Node:
 
 def draw_internvl(tower: Tower) -> Node:
     """InternVL: a token for the whole tile is added first and dropped last."""
-    encoder, count = tower.encoder, tower.picture.count
+    encoder, count = tower.encoder, tower.picture.pictures
     width, merge = encoder.width, encoder.merge
     whole = tower.need("v.class_embd")
     start = tower.patched()
@@ -131,9 +131,7 @@ def draw_llama4(tower: Tower) -> Node:
     x = ops.unfold(kernel, tower.raw(), g.F32, stride=patch)
     x = g.reshape(g.mul_mat(matrix, x), width, patches)
     x = g.concat(x, tower.need("v.class_embd"), 1)
-    x = tower.layers(
-        x, patches + 1, "norm", learnt=tower.need("v.position_embd.weight"), turn=turn_by(wide, high)
-    )
+    x = tower.layers(x, patches + 1, "norm", learnt=tower.need("v.position_embd.weight"), turn=turn_by(wide, high))
     x = g.view(x, (width, patches), (4 * width,))
     x = g.swap_heads(g.reshape(x, width * merge, tower.across // merge, tower.down, 1))
     x = g.contiguous(x, width * merge * merge, tower.across // merge, tower.down // merge, 1)
@@ -230,7 +228,7 @@ def _query_count(tower: Tower) -> int:
 
 def draw_gemma4(tower: Tower) -> Node:
     """Gemma 4: clamped products, places looked up by row and column and turned, squares of patches averaged."""
-    encoder, patches, count = tower.encoder, tower.patches, tower.picture.count
+    encoder, patches, count = tower.encoder, tower.patches, tower.picture.pictures
     x = tower.convolve("v.patch_embd.weight", g.like("scale", tower.raw()), stride=encoder.patch)
     x = g.contiguous(g.transpose(g.reshape(x, patches, encoder.width, count)))
     x, places = _placed(tower, x)
