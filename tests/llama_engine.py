@@ -83,22 +83,18 @@ def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLo
 
 def run_server(arguments: Sequence[str], *, endpoints: Sequence[str] = (), deadline_s: float = 60.0) -> LoadLog:
     """Start ``llama-server``, wait until it has loaded, read its log, end it."""
-    command = [
-        str(SERVER),
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(free_port()),
-        "-lv",
-        "4",
-        "--no-warmup",
-        *arguments,
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        lines, loaded = _read_until_loaded(process, deadline_s)
-        process.kill()
+    lines, loaded = server_lines([*arguments, "-lv", "4", "--no-warmup"], deadline_s=deadline_s)
     assert loaded, "\n".join(lines[-30:])
     return read_load_log(lines, endpoints)
+
+
+def server_lines(arguments: Sequence[str], *, deadline_s: float = 60.0) -> tuple[list[str], bool]:
+    """What ``llama-server`` says until it has loaded, and whether it has; it is ended then."""
+    command = [str(SERVER), "--host", "127.0.0.1", "--port", str(free_port()), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        found = _read_until_loaded(process, deadline_s)
+        process.kill()
+    return found
 
 
 def run_cli(arguments: Sequence[str]) -> LoadLog:

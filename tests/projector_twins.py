@@ -4,10 +4,13 @@ Embeddings are as wide as the demo model's. Names and shapes are those that ``cl
 llama.cpp b11434 asks for; sizes are cut down so that the engine loads them in a moment.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from gguf_writer import ARRAY, FLOAT32, INT32, TensorRow, Typed, write_gguf
+from gguf_writer import ARRAY, FLOAT32, INT32, TensorRow, Typed, header, write_gguf
+from terazi.memory.companion import Companion
+from terazi.models.companions import build_companion
+from terazi.models.gguf import header_from_bytes
 
 #: The demo model's embedding length.
 TEXT = 576
@@ -580,6 +583,64 @@ TWINS: Mapping[str, Callable[[], tuple[dict[str, object], list[TensorRow]]]] = {
     "meralion": meralion,
     "glm sound": glma,
 }
+
+
+def gemma3_12b() -> tuple[dict[str, object], list[TensorRow]]:
+    """The projector of Gemma 3 12B, true to size, in 16 bits."""
+    width, inner = 1152, 4304
+    keys = vision_keys(
+        "gemma3",
+        image_size=896,
+        embedding_length=width,
+        attention__head_count=16,
+        feed_forward_length=inner,
+        block_count=27,
+        projection_dim=3840,
+    )
+    rows = [
+        ("v.patch_embd.weight", (14, 14, 3, width), "f16"),
+        ("v.patch_embd.bias", (width,), "f32"),
+        ("v.position_embd.weight", (width, 4096), "f32"),
+        *norm("v.post_ln", width),
+        *blocks("v", 27, width, inner),
+        ("mm.input_projection.weight", (3840, width), "f16"),
+        ("mm.soft_emb_norm.weight", (width,), "f32"),
+    ]
+    return keys, rows
+
+
+def qwen35_4b() -> tuple[dict[str, object], list[TensorRow]]:
+    """The projector of Qwen3.5 4B, true to size, in 16 bits."""
+    keys = vision_keys(
+        "qwen3vl_merger",
+        image_size=768,
+        patch_size=16,
+        embedding_length=1024,
+        attention__head_count=16,
+        feed_forward_length=4096,
+        block_count=24,
+        projection_dim=2560,
+        spatial_merge_size=2,
+    )
+    rows: list[TensorRow] = [
+        ("v.patch_embd.weight", (16, 16, 3, 1024), "f32"),
+        ("v.patch_embd.weight.1", (16, 16, 3, 1024), "f32"),
+        ("v.patch_embd.bias", (1024,), "f32"),
+        ("v.position_embd.weight", (1024, 2304), "f32"),
+        *norm("v.post_ln", 1024),
+        *blocks("v", 24, 1024, 4096, joined=True),
+        *pair("mm.0", 4096, 4096),
+        *pair("mm.2", 4096, 2560),
+    ]
+    return keys, rows
+
+
+def companion(twin: tuple[Mapping[str, object], Sequence[TensorRow]]) -> Companion:
+    """The header of *twin*, without a file."""
+    keys, rows = twin
+    raw, data = header({"general.architecture": "clip", **keys}, rows)
+    found = header_from_bytes(raw, "projector.gguf", len(raw) + data)
+    return Companion("mmproj", "--mmproj", build_companion(found, "mmproj"))
 
 
 def write_twin(folder: Path, name: str) -> Path:

@@ -90,6 +90,8 @@ _FORMER = {
     "--mmap": ("--load-mode", "mmap"),
     "--mlock": ("--load-mode", "mmap+mlock"),
 }
+#: Flags whose devices must be there when they are read.
+_NAMES_DEVICES = frozenset({"--device", "--mmproj-device"})
 #: Flags where a suffix such as ``4k`` would be dropped in silence.
 _WHOLE_NUMBERS = frozenset(
     {"--ctx-size", "--parallel", "--batch-size", "--ubatch-size", "--gpu-layers", "--main-gpu", "--n-cpu-moe"}
@@ -251,6 +253,11 @@ class _Reader:
             self._per_slot = _number(values[0], spelt)
         canonical = _NEGATIVE.get(flag) or _ALIASES.get(flag, flag)
         value = "\n".join(values) if values else ("off" if flag in _NEGATIVE else "on")
+        if canonical in _NAMES_DEVICES and "RPC" in value.upper() and not self._settings.rpc:
+            raise UsageError(
+                f"Where llama.cpp reads {spelt} {value} it doesn't know the servers of --rpc yet.",
+                hint=f"Put --rpc before {spelt}.",
+            )
         if canonical in _MOVERS:
             self._set(canonical, value, spelt=spelt)
 
