@@ -65,7 +65,9 @@ def sizes(lines: Sequence[str], *words: str) -> list[float]:
 
 
 def printed_by(argv: Sequence[str]) -> Printed:
-    lines, loaded = llama_engine.server_lines([*argv[1:], "-lv", "5"])
+    # unlike the other tests' servers these warm up, which is when adapters and projectors reserve
+    warmed = [] if "--no-warmup" in argv else ["--warmup"]
+    lines, loaded = llama_engine.load_lines([*argv[1:], *warmed, "-lv", "5"])
     assert loaded, "\n".join(lines[-30:])
     last = max((i for i, line in enumerate(lines) if "sched_reserve: reserving" in line), default=0)
     estimates = sizes(lines, "worst-case memory usage of mmproj")
@@ -152,7 +154,7 @@ def test_projector_of_a_wider_model(tmp_path: Path) -> None:
 
 def test_a_projector_of_another_width_is_refused_by_both(demo: ModelSpec, tmp_path: Path) -> None:
     argv = command(demo, f"--mmproj {projector_twins.write_twin(tmp_path, 'minicpmv')}")
-    lines, loaded = llama_engine.server_lines(argv[1:])
+    lines, loaded = llama_engine.load_lines([*argv[1:], "--warmup"])
     assert not loaded
     assert any("mismatch between text model (n_embd = 576) and mmproj (n_embd = 640)" in line for line in lines)
     with pytest.raises(UsageError, match="640"):
@@ -214,7 +216,7 @@ def test_adapters(
 
 def test_an_adapter_of_a_tied_embedding_makes_the_engine_abort(demo: ModelSpec, adapters: dict[str, Path]) -> None:
     argv = command(demo, f"--lora {adapters['embedding']}")
-    lines, loaded = llama_engine.server_lines(argv[1:])
+    lines, loaded = llama_engine.load_lines([*argv[1:], "--warmup"])
     assert not loaded
     assert any("GGML_ASSERT(ggml_can_mul_mat(a, b)) failed" in line for line in lines)
     with pytest.raises(UsageError, match="output matrix"):
@@ -225,7 +227,7 @@ def test_an_adapter_of_another_architecture_is_refused_by_both(demo: ModelSpec, 
     rows = adapter_files.lora_rows(demo, ["attn_q"], 4)
     path = adapter_files.write_lora(tmp_path / "other.gguf", demo, rows, general__architecture="qwen2")
     argv = command(demo, f"--lora {path}")
-    lines, loaded = llama_engine.server_lines(argv[1:])
+    lines, loaded = llama_engine.load_lines([*argv[1:], "--warmup"])
     assert not loaded
     assert any("model arch and LoRA arch mismatch" in line for line in lines)
     with pytest.raises(UsageError, match="architecture"):

@@ -8,6 +8,7 @@ from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
+from terazi.memory.llama_cpp.draft import DRAFT, settle, speculation_notes
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
@@ -70,18 +71,23 @@ def weigh_words(
         raise UsageError(f"the {command.tool} command names no local model file", hint="add -m path/to/model.gguf")
     spec = load_model(command.model_path)
     _check_architecture(spec)
+    companions = tuple(_beside(file) for file in command.extra_files)
+    command = dataclasses.replace(command, settings=settle(command.settings, companions))
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
-    companions = tuple(_beside(file) for file in command.extra_files)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=command.notes)
+    notes = (*command.notes, *speculation_notes(spec, command.settings, companions))
+    weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
 
 
 def _beside(file: "ExtraFile") -> Companion:
     """The header of a file that is loaded beside the model: another model, or a part of one."""
-    spec = load_model(file.path) if file.part == "draft" else load_companion(file.path, file.part, origin=file.path)
-    return Companion(file.part, file.flag, spec, file.scale)
+    if file.part != DRAFT:
+        return Companion(file.part, file.flag, load_companion(file.path, file.part, origin=file.path), file.scale)
+    spec = load_model(file.path)
+    _check_architecture(spec)
+    return Companion(file.part, file.flag, spec)
 
 
 def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:
@@ -142,6 +148,9 @@ def _weighing(
     speed = None
     if isinstance(outcome, Plan):
         speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
+        if outcome.settings.speculation.kinds:
+            said = "without speculation: what drafts save or cost depends on how many are right, and isn't forecast"
+            speed = dataclasses.replace(speed, basis=(*speed.basis, said))
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.adapters import Adapter
+from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.family import Family
@@ -28,7 +30,7 @@ from terazi.units import pad
 #: ``GGML_OP_OFFLOAD_MIN_BATCH``: from this batch size on, a CUDA device takes over products with host weights.
 OFFLOAD_BATCH = 32
 #: Last, ``sched_reserve`` reserves a prompt of a single sequence for these.
-_ALONE = frozenset({"kimi-linear"})
+_ALONE = frozenset({"kimi-linear", "minimax-01"})
 
 
 def compute_bytes(
@@ -74,12 +76,14 @@ def compute_bytes(
                 outputs=outputs,
                 streams=resolved.n_stream,
                 flash_attn=flash_attn,
-                windowed=any(cache.window for cache in caches),
+                windowed=any(window_layers(spec, family)) if resolved.draft_head else any(c.window for c in caches),
                 pin_norms=pins and (tokens < 32 or resolved.full_offload),
                 slots=slots,
                 rows=resolved.n_seq_max,
                 kept=resolved.kept_states,
                 v_transposed=not resolved.flash_attn,
+                draft_head=resolved.draft_head,
+                samples=resolved.samples,
             ),
             placements=placements,
             backends=ids,
@@ -102,7 +106,8 @@ def compute_bytes(
     flash_attn = resolved.flash_attn
     if flash_attn and _may_be_refused(settings, resolved, caches):
         # resolve_fused_ops: fused attention must run where its layer is, or none is fused
-        attending = [cache.block for cache in caches] or range(spec.block_count)
+        drawn = range(trunk_length(spec), spec.block_count) if resolved.draft_head else range(trunk_length(spec))
+        attending = [cache.block for cache in caches if cache.block in drawn] or drawn
         layers = [ids[resolved.layer_devices[block]] for block in attending]
         probe = schedule(slots, slots, flash_attn=True, pins=True, slots=slots)
         flash_attn = probe.fused_attention() == layers

@@ -9,10 +9,22 @@ from terazi.memory.llama_cpp.sketch import Sketch
 
 def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
     """The graph of *sketch*'s model, ready for the scheduler. Rare drawings are imported when they are needed."""
+    if sketch.batch.draft_head:
+        from terazi.memory.llama_cpp.draft_head import draw_draft_head
+
+        return draw_draft_head(sketch, caches)
     if sketch.family.drawing == "rwkv":
         from terazi.memory.llama_cpp.rwkv import draw_rwkv
 
         return draw_rwkv(sketch, states)
+    if sketch.family.drawing == "deci":
+        from terazi.memory.llama_cpp.deci import draw_deci
+
+        return draw_deci(sketch, caches)
+    if sketch.family.drawing == "lightning":
+        from terazi.memory.llama_cpp.lightning_attention import draw_lightning
+
+        return draw_lightning(sketch, caches, states)
     if sketch.family.recurrent:
         from terazi.memory.llama_cpp.hybrid import draw_hybrid
 
@@ -25,7 +37,7 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.gemma3n import draw_gemma3n
 
         return draw_gemma3n(sketch, caches)
-    if sketch.family.drawing == "encoder":
+    if sketch.family.drawing in {"encoder", "diffusion"}:
         from terazi.memory.llama_cpp.encoder import draw_encoder
 
         return draw_encoder(sketch)

@@ -67,7 +67,10 @@ def widest_v(spec: ModelSpec, windows: tuple[bool, ...]) -> int:
 def cache_layers(
     spec: ModelSpec, family: Family | None, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[CacheLayer, ...]:
-    """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length."""
+    """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length.
+
+    In the context of a draft head these are the blocks behind the model's own, which never use an indexer.
+    """
     if spec.architecture in WITHOUT_CACHE:
         return ()
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
@@ -77,11 +80,13 @@ def cache_layers(
     common_v = 0 if latent or resolved.flash_attn else widest_v(spec, windows)
     owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
-    attends = attention_blocks(spec, family.recurrent if family else None)
+    attends = attention_blocks(spec, family.recurrent) if family else (True,) * spec.block_count
     layers: list[CacheLayer] = []
-    for block in range(trunk_length(spec) if family else spec.block_count):
+    for block in range(trunk_length(spec) if resolved.draft_head else 0, spec.block_count):
         heads = spec.head_count_kv[block]
-        if heads == 0 or not attends[block]:
+        # DeciLM filters nothing: transposed V is as wide as the widest even where a block has no heads for it
+        empty = heads == 0 and not (common_v and family and family.drawing == "deci")
+        if empty or not (attends[block] or resolved.draft_head):
             continue
         if block >= owners:
             # the last two blocks with a cache are one of each kind (``layer_reuse_cb`` of ``create_memory``)
@@ -94,7 +99,7 @@ def cache_layers(
         k_width = heads * k_head
         v_width = 0 if latent else common_v or heads * v_head
         rows = cells * resolved.n_stream
-        index = index_width(spec, family, block) if family else 0
+        index = index_width(spec, family, block) if family and not resolved.draft_head else 0
         layers.append(
             CacheLayer(
                 block=block,

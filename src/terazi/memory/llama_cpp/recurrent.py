@@ -59,7 +59,9 @@ def scan_of(spec: ModelSpec) -> Scan:
 def state_layers(
     spec: ModelSpec, family: Family, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[StateLayer, ...]:
-    """One entry for each block that keeps recurrent state."""
+    """One entry for each block that keeps recurrent state. Draft heads have none."""
+    if resolved.draft_head:
+        return ()
     r_width, s_width = _widths(spec)
     by_id = {device.id: device for device in resolved.devices}
     layers = []
@@ -81,6 +83,8 @@ def _widths(spec: ModelSpec) -> tuple[int, int]:
     head = number(spec, "wkv.head_size")
     if head:
         return spec.embedding_length * (number(spec, "token_shift_count") or 2), spec.embedding_length * head
+    if spec.architecture == "minimax-01":
+        return 0, spec.key_length * spec.key_length * max(spec.head_count, default=0)
     scan = scan_of(spec)
     return max(scan.kernel - 1, 0) * scan.channels, scan.state * scan.inner
 
