@@ -32,6 +32,8 @@ def settings_argv(
     *beside* are further files: the words that name each to the engine.
     """
     words = [settings.tool, "-m", model_path, *(word for words in beside for word in words)]
+    if not settings.warmup:
+        words.append("--no-warmup")
     if any(settings.vector_range):
         words += ["--control-vector-layer-range", *map(str, settings.vector_range)]
     for flag in (*memory_flags(settings), FIT_OFF):
@@ -105,7 +107,6 @@ def memory_flags(s: LlamaCppSettings) -> tuple[Flag, ...]:
     add(("-mmdev", "--mmproj-device"), s.mmproj_device, when=s.mmproj_offload and bool(s.mmproj_device))
     add(("--image-max-tokens",), str(s.image_max_tokens), when=s.image_max_tokens > 0)
     add(("--mtmd-batch-max-tokens",), str(s.mtmd_batch_tokens), when=s.mtmd_batch_tokens > 0)
-    add(("--no-warmup",), when=not s.warmup)
     flags += _speculation_flags(s.speculation)
     add(("--check-tensors",), when=s.check_tensors)
     add(("-lm", "--load-mode"), s.load_mode, when=s.load_mode != "auto")

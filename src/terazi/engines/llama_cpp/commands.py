@@ -112,7 +112,11 @@ _FORMER = {
     "--mlock": ("--load-mode", "mmap+mlock"),
 }
 #: Flags whose devices must be there when they are read.
-_NAMES_DEVICES = frozenset({"--device", "--mmproj-device"})
+_NAMES_DEVICES = frozenset({"--device", "--mmproj-device", "--spec-draft-device"})
+#: What llama-server switches off beside a projector (``server-context.cpp:load_model``).
+_NOT_WITH_IMAGES = frozenset({"--context-shift", "--cache-reuse"})
+#: These keep ``-hf`` from fetching a projector; one that ``--mmproj`` names is loaded all the same.
+_NO_PROJECTOR = frozenset({"--no-mmproj", "--no-mmproj-auto"})
 #: Flags where a suffix such as ``4k`` would be dropped in silence.
 _WHOLE_NUMBERS = frozenset(
     {
@@ -211,6 +215,7 @@ class _Reader:
         self._settings = LlamaCppSettings(tool=tool)
         self._names: dict[str, str] = {}
         self._files: tuple[ExtraFile, ...] = ()
+        self._about_images: list[str] = []
         self._per_slot = 0
         self._context_given = False
         self._unknown: list[str] = []
@@ -262,6 +267,7 @@ class _Reader:
             )
         if settings.split_mode == "tensor":
             self._note("-sm tensor is weighed like -sm layer; the engine cuts single tensors instead.")
+        self._note_images()
         if self._per_slot > 0 and not self._context_given:
             slots = SERVER_SLOTS if settings.n_parallel is None else settings.n_parallel
             settings = replace(settings, n_ctx=slots * self._per_slot)
@@ -276,6 +282,15 @@ class _Reader:
             notes=tuple(self._notes),
         )
 
+    def _note_images(self) -> None:
+        """What a projector does to other settings, and the one that nobody named."""
+        if any(file.part == "mmproj" for file in self._files):
+            for flag in self._about_images:
+                if flag in _NOT_WITH_IMAGES:
+                    self._note(f"Beside a projector llama.cpp switches {flag} off.")
+        elif self._names.get("--hf-repo") and not _NO_PROJECTOR.intersection(self._about_images):
+            self._note("Not in the bill: the projector that -hf fetches too, if there is one; see --no-mmproj.")
+
     def _extra_files(self) -> tuple[ExtraFile, ...]:
         """A draft from a repository: ``-md`` beside it names the file there."""
         repo = self._names.get("--spec-draft-hf")
@@ -287,6 +302,8 @@ class _Reader:
     def _apply(self, flag: str, spelt: str, values: list[str]) -> None:
         if flag in _NOT_WEIGHED:
             self._note(f"Not in the bill: {_NOT_WEIGHED[flag]} ({' '.join([spelt, *values])}).")
+        if flag in _NOT_WITH_IMAGES | _NO_PROJECTOR:
+            self._about_images.append(flag)
         if flag == "--kv-unified-per-slot":
             self._per_slot = _number(values[0], spelt)
         canonical = _NEGATIVE.get(flag) or _ALIASES.get(flag, flag)

@@ -233,9 +233,24 @@ def test_a_scaled_adapter_needs_its_factor(value: str) -> None:
 def test_what_is_typed_back_is_read_alike() -> None:
     command = read(
         "llama-server -m a.gguf --mmproj p.gguf --lora-scaled z.gguf:0.25 --control-vector-layer-range 3 9 "
-        "--control-vector v.gguf -mmdev RPC0 --rpc h:1 --image-max-tokens 99 --mtmd-batch-max-tokens 5 --no-warmup"
+        "--control-vector v.gguf --rpc h:1 -mmdev RPC0 --image-max-tokens 99 --mtmd-batch-max-tokens 5 --no-warmup"
     )
     argv = settings_argv(command.settings, "a.gguf", [as_typed(file) for file in command.extra_files])
     again = parse_command(argv)
     assert again.extra_files == command.extra_files
     assert replace(again.settings, fit=True) == command.settings
+
+
+@pytest.mark.parametrize("flag", ["-dev", "-mmdev", "-devd"])
+def test_a_servers_device_is_named_behind_the_server(flag: str) -> None:
+    # the engine looks devices up while it reads
+    assert read(f"llama-server -m a.gguf --rpc h:1 {flag} RPC0").settings.rpc == ("h:1",)
+    with pytest.raises(UsageError, match="--rpc"):
+        read(f"llama-server -m a.gguf {flag} RPC0 --rpc h:1")
+
+
+def test_what_a_projector_switches_off_is_said() -> None:
+    flags = "--context-shift --cache-reuse 256"
+    assert len(read(f"llama-server -m a.gguf --mmproj p.gguf {flags}").notes) == 2
+    assert read(f"llama-server -m a.gguf {flags}").notes == ()
+    assert read("llama-server -m a.gguf --mmproj p.gguf --no-context-shift").notes == ()

@@ -82,9 +82,9 @@ def test_a_card_for_the_projector_alone_has_its_drivers_context_too() -> None:
     settings = replace(SETTINGS, split_mode="none", main_gpu=1)
     bill = bill_of(twins.companion(twins.gemma3()), card(0), card(1), settings=settings)
     assert [line.part for line in bill.lines if line.formula == "driver-context"] == ["", "mmproj"]
-    assert bill.on("CUDA0").weights_bytes == sum(
-        line.bytes for line in bill.of("mmproj") if line.term is Term.WEIGHTS
-    )
+    there = bill.on("CUDA0")
+    assert there.total_bytes == there.beside_bytes
+    assert there.beside_bytes == sum(line.bytes for line in bill.of("mmproj") if line.device == "CUDA0")
 
 
 def test_a_larger_image_only_ever_adds() -> None:
