@@ -4,7 +4,7 @@ Sources, b11434: ``tools/mtmd/clip.cpp`` (``clip_ctx``, ``load_tensors``, ``warm
 ``common/arg.cpp`` (which device), ``tools/server/server-context.cpp:load_model``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from terazi.errors import UsageError
@@ -234,22 +234,37 @@ def _reserved(
     where = [device.id, HOST] if device else [HOST]
     if draw is None:
         return encoder_bound_bytes(encoder, tensors, picture, where)
-    fused = _fuses(encoder, settings, device)
-    tower = Tower(encoder, tensors, picture, flash_attn=fused)
-    root = draw(tower)
-    if model is not None:
-        _check_width(root, model, encoder)
-    tower.graph.expand(root)
-    scheduler = Scheduler(tower.graph, backends=len(where))
-    sizes = scheduler.reserve(sizes_on((device,) if device else ()))
+    fusable = not (backend_of(device) in CUDA_LIKE and encoder.head_width not in _CUDA_HEADS)
+    tried = [settings.flash_attn == "on"]
+    if settings.flash_attn == "auto":
+        # ``warmup``: fused attention is tried first; where the device lacks it the buffers of both attempts stay
+        tried = [True] if fusable else [True, False]
+    sizes = [0] * len(where)
+    for fused in tried:
+        tower = Tower(encoder, tensors, picture, flash_attn=fused)
+        root = draw(tower)
+        if model is not None:
+            _check_width(root, model, encoder)
+        tower.graph.expand(root)
+        lacks = _lacking(fusable=fusable) if backend_of(device) in CUDA_LIKE else None
+        scheduler = Scheduler(tower.graph, backends=len(where), lacks=lacks)
+        found = scheduler.reserve(sizes_on((device,) if device else ()))
+        sizes = [max(pair) for pair in zip(sizes, found, strict=True)]
     return {name: size for name, size in zip(where, sizes, strict=True) if size or name == where[0]}
 
 
-def _fuses(encoder: Encoder, settings: LlamaCppSettings, device: Device | None) -> bool:
-    """``warmup``: fused attention is tried first and kept if the device has it."""
-    if settings.flash_attn != "auto":
-        return settings.flash_attn == "on"
-    return not (backend_of(device) in CUDA_LIKE and encoder.head_width not in _CUDA_HEADS)
+def _lacking(*, fusable: bool) -> Callable[[Node], bool]:
+    """What CUDA's ``supports_op`` refuses: attention of odd widths, unfolding for a kernel that isn't contiguous.
+
+    The kernel of a patch merger is such a dummy.
+    """
+
+    def lacks(node: Node) -> bool:
+        if node.op == "flash_attn":
+            return not fusable
+        return node.op == "im2col" and any(not src.contiguous for src in node.srcs)
+
+    return lacks
 
 
 def _check_width(root: Node, model: ModelSpec, encoder: Encoder) -> None:

@@ -1,5 +1,6 @@
 """Projectors: sizes that real engines printed on cards, where they go, and bounds that hold."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,11 +11,15 @@ from terazi.errors import ModelFileError, UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, LineBasis, Term
 from terazi.memory.companion import Companion
+from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.bill import weigh
+from terazi.memory.llama_cpp.graph import Node
+from terazi.memory.llama_cpp.image_ops import made
 from terazi.memory.llama_cpp.projector import encoders
 from terazi.memory.llama_cpp.projector_bill import projector_device
 from terazi.memory.llama_cpp.projector_bound import encoder_bound_bytes
 from terazi.memory.llama_cpp.projector_tensors import loaded_tensors
+from terazi.memory.llama_cpp.scheduler import Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.tower import Picture
 
@@ -85,6 +90,32 @@ def test_a_card_for_the_projector_alone_has_its_drivers_context_too() -> None:
     there = bill.on("CUDA0")
     assert there.total_bytes == there.beside_bytes
     assert there.beside_bytes == sum(line.bytes for line in bill.of("mmproj") if line.device == "CUDA0")
+
+
+def test_what_a_card_lacks_the_host_runs() -> None:
+    def buffers(lacks: Callable[[Node], bool] | None) -> list[int]:
+        weight = g.leaf(g.F32, 1024, 1024)
+        weight.home, weight.is_weight = 0, True
+        x = g.mul_mat(weight, g.leaf(g.F32, 1024, 256))
+        x = g.mul_mat(weight, made("im2col", g.F32, (1024, 256), x))
+        graph = g.Graph()
+        graph.expand(x)
+        return Scheduler(graph, backends=2, lacks=lacks).reserve(lambda node, _: node.n_bytes)
+
+    assert buffers(None)[1] == 0
+    # what goes in is copied to the host, and what comes out back
+    assert buffers(lambda node: node.op == "im2col") == [2 * MIB, 2 * MIB]
+
+
+def test_where_a_card_lacks_fused_attention_both_attempts_stay() -> None:
+    # heads of 16 are none of CUDA's: the first attempt runs them on the host, the second without fusion
+    companion = twins.companion(twins.gemma3())
+    settings = replace(SETTINGS, n_gpu_layers=0)
+    auto, off = (
+        bill_of(companion, card(), settings=replace(settings, flash_attn=mode)) for mode in ("auto", "off")
+    )
+    assert encoder_mib(auto, "CUDA0") == encoder_mib(off, "CUDA0")
+    assert encoder_mib(auto, HOST) >= encoder_mib(off, HOST)
 
 
 def test_a_larger_image_only_ever_adds() -> None:
