@@ -66,18 +66,21 @@ def _rotation_side(cache_type: str, width: int) -> int:
 def attend(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """The attention of one block, from the normalised input to the output projection."""
     family = sketch.family
-    q, k, v = project(sketch, x, cache)
-    q = _turn(sketch, q, position, cache, "q")
-    k = _turn(sketch, k, position, cache, "k")
-    if family.scaled_queries:
-        q = g.like("scale", q)
-    result = look_back(sketch, (q, k, v), cache, inputs)
+    result = look_back(sketch, project_and_turn(sketch, x, position, cache), cache, inputs)
     if family.gated:
         result = gate_output(sketch, result, x, cache)
     norm = f"blk.{cache.block}.attn_sub_norm"
     if sketch.weight(f"{norm}.weight"):
         result = sketch.norm(result, norm, cache.block)
     return sketch.linear(result, f"blk.{cache.block}.attn_output")
+
+
+def project_and_turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer) -> tuple[Node, Node, Node]:
+    """Queries, keys and values with their norms, rotary embeddings and scale."""
+    q, k, v = project(sketch, x, cache)
+    q = _turn(sketch, q, position, cache, "q")
+    k = _turn(sketch, k, position, cache, "k")
+    return g.like("scale", q) if sketch.family.scaled_queries else q, k, v
 
 
 def gate_output(sketch: Sketch, attended: Node, x: Node, cache: CacheLayer) -> Node:
@@ -104,18 +107,18 @@ def look_back(sketch: Sketch, projected: tuple[Node, Node, Node], cache: CacheLa
     """The same without the output projection."""
     q, k, v = projected
     if inputs.k_rotation:
-        q, k = _rotate(q, inputs.k_rotation), _rotate(k, inputs.k_rotation)
+        q, k = rotate(q, inputs.k_rotation), rotate(k, inputs.k_rotation)
     if inputs.v_rotation:
-        v = _rotate(v, inputs.v_rotation)
+        v = rotate(v, inputs.v_rotation)
     for root in (q, k, v) if sketch.batch.windowed else (q, v, k):
         sketch.graph.expand(root)
-    return _read(sketch, q, _store(sketch, k, v, cache, inputs), cache, inputs)
+    return _read(sketch, q, store_kv(sketch, k, v, cache, inputs), cache, inputs)
 
 
 def attend_shared(sketch: Sketch, q: Node, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """The same for a block that only asks, and reads what an earlier block has stored."""
     if inputs.k_rotation:
-        q = _rotate(q, inputs.k_rotation)
+        q = rotate(q, inputs.k_rotation)
     sketch.graph.expand(q)
     k_cache = cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
     v_cache = cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
@@ -125,7 +128,7 @@ def attend_shared(sketch: Sketch, q: Node, cache: CacheLayer, inputs: CacheInput
 
 def _read(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLayer, inputs: CacheInputs) -> Node:
     x = _look_up(sketch, q, stored, cache, inputs.mask)
-    return _rotate(x, inputs.v_rotation) if inputs.v_rotation else x
+    return rotate(x, inputs.v_rotation) if inputs.v_rotation else x
 
 
 def project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Node]:
@@ -206,14 +209,14 @@ def _rope_off(sketch: Sketch, cache: CacheLayer) -> bool:
     return rope == "none"
 
 
-def _rotate(x: Node, rotation: Node) -> Node:
+def rotate(x: Node, rotation: Node) -> Node:
     """``llama_mul_mat_hadamard``."""
     side = rotation.ne[0]
     flat = g.reshape(x, side, x.elements // side) if x.contiguous else g.contiguous(x, side, x.elements // side)
     return g.reshape(g.mul_mat(rotation, flat), *x.ne)
 
 
-def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInputs) -> tuple[Node, Node]:
+def store_kv(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInputs) -> tuple[Node, Node]:
     """Write the new rows. Returns the cache tensors."""
     tokens, streams = sketch.batch.tokens, sketch.batch.streams
     k_cache = store_k(sketch, k, cache, inputs)

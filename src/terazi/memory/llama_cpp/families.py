@@ -133,6 +133,15 @@ FAMILIES = (
         recurrent=Recurrent("kimi_delta"),
     ),
     Family(
+        name="bailingmoe3",
+        architectures=frozenset({"bailingmoe3"}),
+        latent=True,
+        gated=True,
+        sectioned=True,
+        experts=Experts(normalised=False, by_file=True),
+        recurrent=Recurrent("bailing_delta", select_after_norm=True),
+    ),
+    Family(
         name="jamba",
         architectures=frozenset({"jamba"}),
         experts=Experts(normalised=False),
@@ -278,6 +287,13 @@ FAMILIES = (
         architectures=frozenset({"minimax-01"}),
         recurrent=Recurrent("lightning", layers="spaced", interval=8),
         drawing="lightning",
+    ),
+    Family(
+        name="minimax-m3",
+        architectures=frozenset({"minimax-m3"}),
+        sparse="blocks",
+        experts=Experts(normalised=False, by_file=True),
+        qk_norm="head",
     ),
     Family(
         name="minicpm3",

@@ -96,7 +96,7 @@ def experts(
     """``build_moe_ffn``. The router's *logits* may come from elsewhere; *choose* isn't the file's number of experts
     where those of another *kind* stand for groups.
     """
-    family, used = sketch.family.experts, choose or sketch.spec.expert_used_count
+    family, used = sketch.family.experts, choose or _experts_used(sketch.spec, name)
     weights, chosen = _gate(sketch, x, name, logits, used=used, grouped=kind != "exps")
     sketch.graph.expand(weights)
     narrow = sketch.weight(f"{name}.ffn_latent_down.weight")
@@ -153,6 +153,17 @@ def _gate(
     if scale not in {0.0, 1.0}:
         weights = g.like("scale", weights)
     return weights, chosen
+
+
+def _experts_used(spec: ModelSpec, name: str) -> int:
+    """How many experts a token takes in this block: files may say so for each (Nemotron's puzzles)."""
+    each = spec.metadata.get(f"{spec.architecture}.expert_used_count")
+    if isinstance(each, tuple):
+        block = int(name.rpartition(".")[2])
+        value = each[block] if block < len(each) else 0
+        if isinstance(value, int) and value > 0:
+            return value
+    return spec.expert_used_count
 
 
 def experts_of(sketch: Sketch) -> Experts:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.blocks import attention_blocks, trunk_length
+from terazi.memory.llama_cpp.blocks import attention_blocks
 from terazi.memory.llama_cpp.buffers import allocation_bytes
 from terazi.memory.llama_cpp.cache_rules import (
     WITHOUT_CACHE,
@@ -78,8 +78,9 @@ def cache_layers(
     owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
     attends = attention_blocks(spec, family.recurrent if family else None)
+    spare = family is not None and family.sparse == "blocks"
     layers: list[CacheLayer] = []
-    for block in range(trunk_length(spec) if family else spec.block_count):
+    for block in range(spec.block_count):
         heads = spec.head_count_kv[block]
         # DeciLM filters nothing: transposed V is as wide as the widest even where a block has no heads for it
         empty = heads == 0 and not (common_v and family and family.drawing == "deci")
@@ -107,7 +108,9 @@ def cache_layers(
                 v_width=v_width,
                 k_bytes=_cache_bytes(by_id.get(device), settings.type_k, k_width, rows)
                 + _cache_bytes(by_id.get(device), settings.type_k, index, rows),
-                v_bytes=_cache_bytes(by_id.get(device), settings.type_v, v_width, rows),
+                v_bytes=_cache_bytes(by_id.get(device), settings.type_v, v_width, rows)
+                # that indexer's cache has room for values too, of one head, which nobody uses
+                + (_cache_bytes(by_id.get(device), settings.type_v, v_head, rows) if spare and index else 0),
                 k_head=k_head,
                 v_head=v_head,
                 index_width=index,

@@ -26,7 +26,12 @@ SERVERS = frozenset({"llama-server", "llama-cli"})
 #: Slots of a llama-server that is not told how many.
 SERVER_SLOTS = 4
 #: ``llm_arch_supports_rs_rollback``: recurrent states can go back by a few tokens.
-_ROLLS_BACK = frozenset({"qwen35", "qwen35moe", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"})
+_ROLLS_BACK = frozenset(
+    {
+        *("qwen35", "qwen35moe", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"),
+        *("bailingmoe3", "deepseek4", "glm5-next", "kimi-k3", "qwen4exp"),
+    }
+)
 
 #: ``llama_init_from_model`` switches flash attention off for these.
 _NEVER_FUSED = frozenset({"grok"})
