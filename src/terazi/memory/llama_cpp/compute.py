@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
@@ -90,7 +91,8 @@ def compute_bytes(
     flash_attn = resolved.flash_attn
     if flash_attn and _may_be_refused(settings, resolved, caches):
         # resolve_fused_ops: fused attention must run where its layer is, or none is fused
-        attending = [cache.block for cache in caches] or range(spec.block_count)
+        trunk = trunk_length(spec)
+        attending = [cache.block for cache in caches if cache.block < trunk] or range(spec.block_count)
         layers = [ids[resolved.layer_devices[block]] for block in attending]
         probe = schedule(slots, slots, flash_attn=True, pins=True, slots=slots)
         flash_attn = probe.fused_attention() == layers
