@@ -44,9 +44,9 @@ def _cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
     """The inputs of the cache that *cache* is a layer of."""
     batch, settings, cells = sketch.batch, sketch.settings, cache.cells
     masks = min(batch.streams, batch.slots)
-    side = _rotation_side(settings.type_k, cache.k_head)
+    side = rotation_side(settings.type_k, cache.k_head)
     k_rotation = sketch.input(g.F32, side, side) if side else None
-    v_rotation = sketch.input(g.F32, 64, 64) if _rotation_side(settings.type_v, cache.v_head) else None
+    v_rotation = sketch.input(g.F32, 64, 64) if rotation_side(settings.type_v, cache.v_head) else None
     return CacheInputs(
         sketch.input(g.I64, batch.tokens),
         sketch.input(g.I64, batch.tokens * cache.v_width if batch.v_transposed else batch.tokens),
@@ -56,7 +56,7 @@ def _cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
     )
 
 
-def _rotation_side(cache_type: str, width: int) -> int:
+def rotation_side(cache_type: str, width: int) -> int:
     """Side of the Hadamard matrix for heads of *width* in a quantised cache: its largest power of two, from 64."""
     if not is_quantised_cache(cache_type) or width % 64:
         return 0
@@ -246,14 +246,17 @@ def store_k(sketch: Sketch, k: Node, cache: CacheLayer, inputs: CacheInputs) -> 
 
 def store_rows(sketch: Sketch, x: Node, cache: Node, ids: Node) -> None:
     """Write what *x* holds of each token (width, heads, tokens) as a row of *cache*."""
-    rows = g.view(x, (cache.ne[0], sketch.batch.tokens), (x.nb[2],))
-    sketch.graph.expand(g.set_rows(_all_streams(cache, sketch.batch.streams), rows, ids))
+    rows = g.view(x, (cache.ne[0], ids.ne[0]), (x.nb[2],))
+    sketch.graph.expand(g.set_rows(_all_streams(cache, cache.ne[2]), rows, ids))
 
 
-def cache_tensor(sketch: Sketch, cache_type: str, width: int, cache: CacheLayer) -> Node:
-    """The tensor of a cache whose rows have *width* elements."""
+def cache_tensor(
+    sketch: Sketch, cache_type: str, width: int, cache: CacheLayer, *, cells: int = 0, streams: int = 0
+) -> Node:
+    """The tensor of a cache whose rows have *width* elements; *cells* and *streams* if they aren't those of all."""
     kind = CACHE_TYPES[cache_type]
-    node = g.leaf((kind.block_size, kind.block_bytes), width, cache.cells, sketch.batch.streams)
+    shape = (width, cells or cache.cells, streams or sketch.batch.streams)
+    node = g.leaf((kind.block_size, kind.block_bytes), *shape)
     node.home = sketch.backends[cache.device]
     return node
 

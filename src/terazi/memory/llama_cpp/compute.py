@@ -73,6 +73,7 @@ def compute_bytes(
                 rows=resolved.n_seq_max,
                 kept=resolved.kept_states,
                 v_transposed=not resolved.flash_attn,
+                context=resolved.n_ctx_seq,
             ),
             placements=placements,
             backends=ids,

@@ -289,6 +289,13 @@ FAMILIES = (
         drawing="lightning",
     ),
     Family(
+        name="deepseek4",
+        architectures=frozenset({"deepseek4"}),
+        window=SlidingWindow(period=0),
+        experts=Experts(gating="sqrt_softplus", normalised=False, by_file=True),
+        drawing="deepseek4",
+    ),
+    Family(
         name="minimax-m3",
         architectures=frozenset({"minimax-m3"}),
         sparse="blocks",

@@ -27,7 +27,8 @@ class Experts(NamedTuple):
     """How a mixture of experts chooses and weighs (``build_moe_ffn``).
 
     Args:
-        gating: ``soft_max`` over all experts, ``sigmoid``, or ``chosen``: softmax over those chosen.
+        gating: ``soft_max`` over all experts, ``sigmoid``, ``sqrt_softplus``, or ``chosen``: softmax over those
+            chosen.
         normalised: the weights of the chosen are divided by their sum.
         by_file: the file may say otherwise about these two (``expert_gating_func``, ``expert_weights_norm``).
         weigh_input: weights multiply what goes in rather than what comes out.
