@@ -7,9 +7,12 @@ import sys
 from collections.abc import Iterator
 
 from terazi.cli import options
+from terazi.cli.terminal import tell
 from terazi.errors import TeraziError, UsageError
 from terazi.placement.plan import Refusal
-from terazi.service.weighing import Weighing, find_machine, split_command_line, weigh_command, weigh_model
+from terazi.service.records import with_records
+from terazi.service.weigh import find_machine, split_command_line, weigh_command, weigh_model
+from terazi.service.weighing import Weighing
 
 _COMMAND_LINE_LIMIT = 64 * 1024
 
@@ -22,6 +25,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commands", metavar="FILE", help="one engine command a line in (- is stdin), one JSON document a line out"
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="ask the engine too: a sparse twin of the model is loaded on stand-in devices of this host, and each "
+        "figure is compared (exit code 4 if one differs)",
+    )
     options.add_price(parser)
     options.add_workload(parser)
     options.add_settings(parser)
@@ -29,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 if it fits, 3 if it is refused."""
+    """Exit code 0 if it fits, 3 if it is refused, 4 if the engine was to be asked and doesn't agree or answer."""
     # A weighing holds nothing that must be closed by a finaliser. Taken out of the collector's sight, its objects
     # aren't walked through once more on the way out, which is an eighth of the whole run.
     atexit.register(gc.freeze)
@@ -39,6 +48,11 @@ def run(args: argparse.Namespace) -> int:
             hint="e.g. terazi weigh demo, or: terazi weigh -- llama-server -m model.gguf -c 8192",
         )
     if args.commands is not None:
+        if args.verify:
+            raise UsageError(
+                "--verify takes one thing to weigh, not a file of commands",
+                hint="give the command itself: terazi weigh --verify -- llama-server -m model.gguf",
+            )
         return _weigh_file(args)
     if args.tail is not None:
         _refuse_pins(args)
@@ -54,6 +68,11 @@ def run(args: argparse.Namespace) -> int:
             options.pins(args),
             price_per_kwh=args.price_per_kwh,
         )
+    weighing = with_records(weighing)
+    if args.verify:
+        from terazi.service.verify_bill import verify
+
+        weighing = verify(weighing, lambda step: tell([f"verifying: {step}"]))
     if args.json:
         from terazi.service.document import document_text
 
@@ -84,9 +103,8 @@ def _weigh_file(args: argparse.Namespace) -> int:
             words = split_command_line(line)
             if not words:
                 continue
-            text = document_text(
-                weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
-            )
+            weighing = weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
+            text = document_text(with_records(weighing))
         except TeraziError as error:
             failed = True
             text = error_text(line[:_COMMAND_LINE_LIMIT], error)
@@ -127,4 +145,6 @@ def _refuse_pins(args: argparse.Namespace) -> None:
 
 
 def _code(weighing: Weighing) -> int:
+    if weighing.verification is not None and not weighing.verification.agreed:
+        return 4
     return 3 if isinstance(weighing.outcome, Refusal) else 0

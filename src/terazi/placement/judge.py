@@ -7,7 +7,8 @@ nothing else decides whether something fits.
 from typing import NamedTuple
 
 from terazi.hardware.machine import Machine
-from terazi.memory.bill import HOST, Bill, Term
+from terazi.memory.bill import HOST, Bill, Memory, Term
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -15,7 +16,7 @@ from terazi.memory.llama_cpp.weights import place_tensors
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.plan import DeviceShare, Shortfall, Verdict
-from terazi.units import MIB
+from terazi.units import MIB, format_bytes
 
 
 class Judged(NamedTuple):
@@ -44,14 +45,20 @@ class Judged(NamedTuple):
         return self.shares[-1]
 
 
-def judge(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, capacity: Capacity) -> Judged:
-    """Weigh *settings* and hold them against *capacity*.
+def judge(
+    spec: ModelSpec,
+    machine: Machine,
+    settings: LlamaCppSettings,
+    capacity: Capacity,
+    companions: tuple[Companion, ...] = (),
+) -> Judged:
+    """Weigh *settings*, with what is loaded beside the model, and hold them against *capacity*.
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
     resolved = resolve(spec, settings, machine.devices)
-    bill = weigh(spec, settings, machine.devices, machine.host.isa)
+    bill = weigh(spec, settings, machine.devices, machine.host.isa, companions)
     names = {d.id: d.name for d in machine.devices}
     # the bill may name a device that the machine hasn't (an override's buffer): nothing fits there
     strangers = [d for d in bill.devices() if d != HOST and d not in names]
@@ -59,11 +66,7 @@ def judge(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, capacit
         _share(device, names.get(device, machine.host.cpu_name or "CPU and RAM"), bill, resolved, capacity)
         for device in (*names, *strangers, HOST)
     )
-    shortfall = tuple(
-        Shortfall(device=s.id, needed_bytes=s.total_bytes, capacity_bytes=s.capacity_bytes)
-        for s in shares
-        if s.total_bytes > s.capacity_bytes
-    )
+    shortfall = tuple(lack for s in shares if (lack := _shortfall(s, bill)) is not None)
     if shortfall:
         verdict = Verdict.REFUSED
     elif machine.devices and _stays_in_ram(spec, machine, settings, resolved, bill):
@@ -77,17 +80,55 @@ def judge(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, capacit
 
 def growth_reason(judged: Judged) -> str | None:
     """A warning when what may grow later has no room, or None."""
-    growth, room = judged.growth_bytes, judged.host.headroom_bytes
+    growth, room = judged.growth_bytes, judged.host.room_bytes
     if growth <= max(0, room):
         return None
     return (
-        f"Prompt cache and checkpoints may grow to {growth // MIB} MiB of RAM,"
+        f"Prompt cache, checkpoints and work buffers may grow to {growth // MIB} MiB of RAM,"
         f" but {max(0, room) // MIB} MiB are left: lower --cache-ram."
     )
 
 
+def memlock_reason(judged: Judged, machine: Machine) -> str | None:
+    """A warning when the memory that ``--load-mode mlock`` is to lock is more than this process may lock, or None.
+
+    The engine then says so and goes on without (``llama_mlock::impl::raw_lock``, b11434).
+    """
+    limit = machine.host.memlock_limit_bytes
+    pinned = sum(
+        line.bytes for line in judged.bill.lines if line.memory is Memory.PINNED and line.term is Term.WEIGHTS
+    )
+    if limit is None or not judged.settings.mlock or pinned <= limit:
+        return None
+    return (
+        f"The weights won't be locked: {format_bytes(pinned)} are to be, and this process may lock"
+        f" {format_bytes(limit)} (ulimit -l). They may then be swapped or dropped like other memory."
+    )
+
+
+def _shortfall(share: DeviceShare, bill: Bill) -> Shortfall | None:
+    """Whether *share* fits: all that it holds at the worst moment, and what it is sure to take under use.
+
+    On the host that is memory which only swap could take, and file pages beside it that are read at every token.
+    """
+    needed = bill.needed_bytes(share.id)
+    if needed <= share.capacity_bytes:
+        return None
+    why = ""
+    if share.id == HOST and share.page_cache_bytes:
+        hard = needed - share.page_cache_bytes
+        if hard > share.capacity_bytes:
+            why = f"{format_bytes(hard)} of it can't be dropped by the kernel"
+        else:
+            why = f"{format_bytes(share.page_cache_bytes)} of it are file pages that are read at every token"
+    elif share.total_bytes <= share.capacity_bytes:
+        why = "at its peak"
+    return Shortfall(device=share.id, needed_bytes=needed, capacity_bytes=share.capacity_bytes, why=why)
+
+
 def _share(device: str, name: str, bill: Bill, resolved: Resolved, capacity: Capacity) -> DeviceShare:
-    held = bill.on(device)
+    held, kinds = bill.on(device), bill.held(device)
+    process = bill.process_bytes(device)
     indices = [i for i, owner in enumerate(resolved.layer_devices) if owner == device]
     limit = capacity.of(device, bill)
     return DeviceShare(
@@ -102,6 +143,12 @@ def _share(device: str, name: str, bill: Bill, resolved: Resolved, capacity: Cap
         total_bytes=held.total_bytes,
         capacity_bytes=limit,
         headroom_bytes=limit - held.total_bytes,
+        beside_bytes=held.beside_bytes,
+        process_bytes=process,
+        loading_bytes=bill.peak_bytes(device) - held.total_bytes - process,
+        anonymous_bytes=kinds.anonymous_bytes,
+        page_cache_bytes=kinds.page_cache_bytes,
+        pinned_bytes=kinds.pinned_bytes,
     )
 
 
@@ -111,7 +158,7 @@ def _stays_in_ram(
     """Repeating layers, or parts of them, or their cache, on the host."""
     if HOST in resolved.layer_devices[:-1]:
         return True
-    if any(line.device == HOST and line.term in {Term.KV, Term.STATE} and line.bytes for line in bill.lines):
+    if any(line.device == HOST and line.term in {Term.KV, Term.STATE} and line.bytes for line in bill.of("")):
         return True
     if not (settings.override_tensor or settings.cpu_moe or settings.n_cpu_moe):
         return False

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from terazi.memory.bill import Bill
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.settings import EngineSettings
 from terazi.memory.workload import Workload
 
 
@@ -20,7 +20,11 @@ class Verdict(StrEnum):
 class DeviceShare:
     """What one device holds. ``layers`` is the inclusive range (first, last); index ``block_count`` is the output.
 
-    ``capacity_bytes`` is what the plan may use there: free memory less the reserve for others.
+    ``beside_bytes`` is for a draft, a projector or adapters beside the model, all terms of theirs together.
+    ``capacity_bytes`` is what the plan may use there (free memory less the reserve for others),
+    ``headroom_bytes`` what the bill's lines leave of it. ``process_bytes`` is what the program itself takes
+    besides, ``loading_bytes`` what is missing from both to the peak while loading. The last three say what kind of
+    memory lines and process hold on the host, or in a mapped device buffer; an accelerator's own is none of them.
     """
 
     id: str
@@ -34,6 +38,22 @@ class DeviceShare:
     total_bytes: int
     capacity_bytes: int
     headroom_bytes: int
+    beside_bytes: int = 0
+    process_bytes: int = 0
+    loading_bytes: int = 0
+    anonymous_bytes: int = 0
+    page_cache_bytes: int = 0
+    pinned_bytes: int = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is held there until the engine is ready."""
+        return self.total_bytes + self.process_bytes + self.loading_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """What is left for growth once the engine is ready; negative if it doesn't fit."""
+        return self.headroom_bytes - self.process_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +62,7 @@ class Plan:
 
     id: str
     engine: str
-    settings: LlamaCppSettings
+    settings: EngineSettings
     workload: Workload
     verdict: Verdict
     devices: tuple[DeviceShare, ...]
@@ -53,11 +73,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """How much is missing on one device."""
+    """How much is missing on one device. ``why`` says what needs it, where that isn't simply all of it."""
 
     device: str
     needed_bytes: int
     capacity_bytes: int
+    why: str = ""
 
     @property
     def missing_bytes(self) -> int:
@@ -69,7 +90,7 @@ class Shortfall:
 class Alternative:
     """The nearest thing that fits: its settings as flags, what it gives up, and what it would hold."""
 
-    settings: LlamaCppSettings
+    settings: EngineSettings
     change: str
     gives_up: str
     total_bytes: int
@@ -84,6 +105,6 @@ class Refusal:
     alternatives: tuple[Alternative, ...]
     closest: tuple[DeviceShare, ...]
     bill: Bill
-    settings: LlamaCppSettings
+    settings: EngineSettings
     workload: Workload
     schema: str = "terazi.refusal/1"

@@ -9,7 +9,8 @@ from terazi.errors import TeraziError
 from terazi.hardware.saved import machine_to_json
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import DeviceShare, Refusal, Verdict
-from terazi.service.weighing import Weighing, typed_command
+from terazi.service.weigh import typed_command
+from terazi.service.weighing import Weighing
 
 SCHEMA = "terazi.weighing/1"
 #: Escapes of JSON that hold a backslash or a surrogate, so that a lone one is told from a pair.
@@ -22,6 +23,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": _model(weighing.spec),
+        "companions": [{"part": c.part, "flag": c.flag, **_model(c.spec)} for c in weighing.companions],
         "machine": machine_to_json(weighing.machine),
         "workload": dataclasses.asdict(weighing.workload),
         "verdict": Verdict.REFUSED if isinstance(outcome, Refusal) else outcome.verdict,
@@ -40,13 +42,24 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "reasons": list(outcome.bill.reasons),
             "lines": [dataclasses.asdict(line) for line in outcome.bill.lines],
             "page_cache": [dataclasses.asdict(line) for line in outcome.bill.page_cache],
+            "loading": [dataclasses.asdict(line) for line in outcome.bill.loading],
+            "process": [dataclasses.asdict(line) for line in outcome.bill.process],
             "growth": [dataclasses.asdict(line) for line in outcome.bill.growth],
             "total_bytes": outcome.bill.total_bytes,
         },
         "forecast": None if weighing.forecast is None else dataclasses.asdict(weighing.forecast),
         "refusal": _refusal(outcome) if isinstance(outcome, Refusal) else None,
         "notes": list(weighing.notes),
+        "verification": _verification(weighing),
     }
+
+
+def _verification(weighing: Weighing) -> dict[str, object] | None:
+    if weighing.verification is None:
+        return None
+    from terazi.service.verification import to_json
+
+    return to_json(weighing.verification)
 
 
 def document_text(weighing: Weighing) -> str:
@@ -74,6 +87,7 @@ def _plain(value: object) -> object:
 def _share(share: DeviceShare) -> dict[str, Any]:
     row = dataclasses.asdict(share)
     row["layers"] = None if share.layers is None else list(share.layers)
+    row["peak_bytes"] = share.peak_bytes
     return row
 
 
@@ -103,6 +117,7 @@ def _refusal(refusal: Refusal) -> dict[str, Any]:
                 "needed_bytes": s.needed_bytes,
                 "capacity_bytes": s.capacity_bytes,
                 "missing_bytes": s.missing_bytes,
+                "why": s.why,
             }
             for s in refusal.shortfall
         ],

@@ -10,6 +10,7 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.family import Family
@@ -67,13 +68,15 @@ def compute_bytes(
                 outputs=outputs,
                 streams=resolved.n_stream,
                 flash_attn=flash_attn,
-                windowed=any(cache.window for cache in caches),
+                windowed=any(window_layers(spec, family)) if resolved.draft_head else any(c.window for c in caches),
                 pin_norms=pins and (tokens < 32 or resolved.full_offload),
                 slots=slots,
                 rows=resolved.n_seq_max,
                 kept=resolved.kept_states,
                 v_transposed=not resolved.flash_attn,
                 context=resolved.n_ctx_seq,
+                draft_head=resolved.draft_head,
+                samples=resolved.samples,
             ),
             placements=placements,
             backends=ids,
@@ -92,8 +95,8 @@ def compute_bytes(
     flash_attn = resolved.flash_attn
     if flash_attn and _may_be_refused(settings, resolved, caches):
         # resolve_fused_ops: fused attention must run where its layer is, or none is fused
-        trunk = trunk_length(spec)
-        attending = [cache.block for cache in caches if cache.block < trunk] or range(spec.block_count)
+        drawn = range(trunk_length(spec), spec.block_count) if resolved.draft_head else range(trunk_length(spec))
+        attending = [cache.block for cache in caches if cache.block in drawn] or drawn
         layers = [ids[resolved.layer_devices[block]] for block in attending]
         probe = schedule(slots, slots, flash_attn=True, pins=True, slots=slots)
         flash_attn = probe.fused_attention() == layers

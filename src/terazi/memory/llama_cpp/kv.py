@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.blocks import attention_blocks
+from terazi.memory.llama_cpp.blocks import attention_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import allocation_bytes
 from terazi.memory.llama_cpp.cache_rules import (
     WITHOUT_CACHE,
@@ -67,10 +67,13 @@ def widest_v(spec: ModelSpec, windows: tuple[bool, ...]) -> int:
 def cache_layers(
     spec: ModelSpec, family: Family | None, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[CacheLayer, ...]:
-    """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length."""
+    """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length.
+
+    In the context of a draft head these are the blocks behind the model's own, which never use an indexer.
+    """
     if spec.architecture in WITHOUT_CACHE:
         return ()
-    if family and family.drawing == "deepseek4":
+    if family and family.drawing == "deepseek4" and not resolved.draft_head:
         return _compressed_layers(spec, family, settings, resolved)
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
     short = window_cells(window_length(spec, family), settings, resolved) if family and any(windows) else 0
@@ -79,14 +82,14 @@ def cache_layers(
     common_v = 0 if latent or resolved.flash_attn else widest_v(spec, windows)
     owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
-    attends = attention_blocks(spec, family.recurrent if family else None)
+    attends = attention_blocks(spec, family.recurrent) if family else (True,) * spec.block_count
     spare = family is not None and family.sparse == "blocks"
     layers: list[CacheLayer] = []
-    for block in range(spec.block_count):
+    for block in range(trunk_length(spec) if resolved.draft_head else 0, spec.block_count):
         heads = spec.head_count_kv[block]
         # DeciLM filters nothing: transposed V is as wide as the widest even where a block has no heads for it
         empty = heads == 0 and not (common_v and family and family.drawing == "deci")
-        if empty or not attends[block]:
+        if empty or not (attends[block] or resolved.draft_head):
             continue
         if block >= owners:
             # the last two blocks with a cache are one of each kind (``layer_reuse_cb`` of ``create_memory``)
@@ -99,7 +102,7 @@ def cache_layers(
         k_width = heads * k_head
         v_width = 0 if latent else common_v or heads * v_head
         rows = cells * resolved.n_stream
-        index = index_width(spec, family, block) if family else 0
+        index = index_width(spec, family, block) if family and not resolved.draft_head else 0
         layers.append(
             CacheLayer(
                 block=block,

@@ -33,6 +33,8 @@ class Batch(NamedTuple):
         kept: recurrent states a slot, the last and those to go back to.
         context: cells that one sequence may use.
         v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
+        draft_head: the draft head is drawn, not the model.
+        samples: tokens are picked in the graph.
     """
 
     tokens: int
@@ -46,6 +48,8 @@ class Batch(NamedTuple):
     kept: int = 1
     v_transposed: bool = False
     context: int = 0
+    draft_head: bool = False
+    samples: bool = False
 
 
 class Sketch:

@@ -13,7 +13,7 @@ from terazi.engines.llama_cpp.binary import Binary, read_binary
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.errors import EngineError
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
@@ -30,7 +30,7 @@ SPEC = ModelSpec(
 
 def line(term: Term, device: str, n: int, formula: str = "f") -> BillLine:
     """A line of a bill."""
-    return BillLine(term=term, device=device, bytes=n, formula=formula, basis=LineBasis.EXACT)
+    return BillLine(term=term, device=device, bytes=n, formula=formula, basis=LineBasis.EXACT, memory=Memory.DEVICE)
 
 
 def plan(settings: LlamaCppSettings, *lines: BillLine) -> Plan:
@@ -87,7 +87,9 @@ settings_strategy = st.builds(
     repack=st.booleans(),
     op_offload=st.booleans(),
     no_host=st.booleans(),
-    mmap=st.booleans(),
+    check_tensors=st.booleans(),
+    load_mode=st.sampled_from(["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]),
+    lazy_mode=st.sampled_from(["auto", "on", "off"]),
     override_tensor=st.lists(
         st.tuples(st.sampled_from([r"blk\.(1|2)\.ffn", "exps"]), st.sampled_from(["CPU", "CUDA0"])), max_size=2
     ).map(tuple),
@@ -108,12 +110,6 @@ def test_command_line_says_the_whole_plan(settings: LlamaCppSettings) -> None:
         assert command.unknown_flags == ()
         assert command.model_path == "/m.gguf"
         assert command.settings == expected
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-def test_locking_is_passed_on(mmap: bool) -> None:
-    argv = launched(LlamaCppSettings(mlock=True, mmap=mmap))
-    assert argv[argv.index("-lm") + 1] == ("mmap+mlock" if mmap else "mlock")
 
 
 def test_every_flag_of_a_launch_is_in_the_help() -> None:

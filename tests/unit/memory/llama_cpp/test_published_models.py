@@ -18,7 +18,7 @@ def test_published_model_is_exact_to_the_byte(name: str) -> None:
     assert model.cases
     for case in model.cases:
         # measured without mapping the file
-        settings = replace(parse_command(case.command).settings, mmap=False)
+        settings = replace(parse_command(case.command).settings, load_mode="none")
         bill = weigh(model.spec, settings, bill_cases.stand_ins(case.devices), model.isa)
         assert bill.exact, case.name
         for device, expected in case.expected.items():
