@@ -21,6 +21,10 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.rwkv import draw_rwkv
 
         return draw_rwkv(sketch, states)
+    if sketch.family.drawing == "deepseek4":
+        from terazi.memory.llama_cpp.deepseek4 import draw_deepseek4
+
+        return draw_deepseek4(sketch, caches)
     if sketch.family.drawing == "deci":
         from terazi.memory.llama_cpp.deci import draw_deci
 
