@@ -1,10 +1,10 @@
 """Asks the installed vLLM what it would do, without starting an engine. Runs under the Python that has vLLM.
 
 In: one question a line on standard input, as JSON: ``config`` (a config.json), ``args`` (of ``EngineArgs``),
-``tp``, ``pp``, ``available`` (bytes for the cache of each rank, several to try), ``checkpoint`` (also tell the
-tensors that transformers would save). Out: one answer a line, after ``ANSWER``. Models are built on the meta
-device: shapes without data. Parallel groups are stand-ins that only know their size, so that any number of ranks
-fits one process.
+``tp``, ``pp``, ``available`` (bytes for the cache of each rank, several to try), ``checkpoint`` (tell the
+tensors that transformers would save instead). Out: one answer a line, after ``ANSWER``. Models are built on the
+meta device: shapes without data. Parallel groups are stand-ins that only know their size, so that any number of
+ranks fits one process.
 """
 
 import gc
@@ -87,10 +87,7 @@ def answer(question: Question) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:  # noqa: PTH118, PTH123
             json.dump(question["config"], file)
-        told = engine(folder, question)
-        if question.get("checkpoint"):
-            told["checkpoint"] = checkpoint(folder)
-        return told
+        return {"checkpoint": checkpoint(folder)} if question.get("checkpoint") else engine(folder, question)
 
 
 def flags() -> dict[str, int | str]:
@@ -191,8 +188,8 @@ def pool(config: Any, specs: list[dict[str, Any]], available: int) -> dict[str, 
 def main() -> None:
     kv_cache_utils.logger.setLevel("ERROR")
     transformers.logging.set_verbosity_error()
-    for line in sys.stdin:
-        question = json.loads(line)
+    # vLLM patches transformers once a model needs that backend, so what transformers itself says comes first
+    for question in sorted(map(json.loads, sys.stdin), key=lambda q: not q.get("checkpoint")):
         try:
             told = answer(question)
         except Exception as error:

@@ -36,7 +36,7 @@ def _questions() -> Iterator[tuple[Question, VllmSettings]]:
     """Each model whole, in two or in eight, most in stages; some of them in many settings."""
     room = [8 * GIB, 256 * MIB, 4 * MIB]
     for place, (name, config) in enumerate(CONFIGS.items()):
-        yield {"id": f"{name}/1", "config": config, "available": room, "checkpoint": True}, VllmSettings()
+        yield {"id": f"{name}/1", "config": config, "available": room}, VllmSettings()
         tp = 2 if place % 2 else 8
         if (name, tp) in _NOT_HERE:
             tp = 3 if name == "smollm2-135m" else 2 if name == "gpt-oss" else 4
@@ -90,12 +90,20 @@ def answers() -> dict[str, dict[str, Any]]:
         },
         {"id": "float16", "config": CONFIGS["gemma-3-270m"], "args": {"dtype": "float16"}},
     ]
+    extra += [
+        {"id": f"{name}/checkpoint", "config": _unquantised(config), "checkpoint": True}
+        for name, config in CONFIGS.items()
+    ]
     return vllm_engine.ask([*(question for question, _ in ASKED.values()), *extra])
+
+
+def _unquantised(config: Question) -> Question:
+    return {key: value for key, value in config.items() if key != "quantization_config"}
 
 
 def _spec(answers: dict[str, dict[str, Any]], name: str) -> ModelSpec:
     config = CONFIGS[name]
-    rows: Rows = {n: ("BF16", tuple(s)) for n, s in answers[f"{name}/1"]["checkpoint"].items()}
+    rows: Rows = {n: ("BF16", tuple(s)) for n, s in answers[f"{name}/checkpoint"]["checkpoint"].items()}
     if "quantization_config" in config:
         rows = quantised(rows, config["quantization_config"])
     return vllm_engine.spec_from(name, config, rows)

@@ -16,7 +16,7 @@ from terazi.memory.vllm.profile import CPU_WORKER_BYTES, FRONT_BYTES, Profile, p
 from terazi.memory.vllm.resolve import Resolved, resolve
 from terazi.memory.vllm.settings import BUILD, VllmSettings
 from terazi.memory.vllm.target import target_of, usable
-from terazi.memory.vllm.weights import IndivisibleError, Ranks, RankWeights, rank_weights
+from terazi.memory.vllm.weights import IndivisibleError, Ranks, RankWeights, rank_weights, rounding_of
 from terazi.models.spec import ModelSpec
 from terazi.units import format_bytes
 
@@ -75,7 +75,7 @@ def appraise(spec: ModelSpec, settings: VllmSettings, devices: Sequence[Device],
     resolved = resolve(model, settings, target)
     case = _Case(spec, model, settings, resolved, cards, host)
     found = list(objections(spec, model, settings, resolved, cards=len(cards)))
-    reasons: list[str] = []
+    reasons = list(spec.reasons)
     if model.unknown:
         reasons.append(f"the caches of {model.model_type} aren't known here: {model.unknown}")
     ranks: tuple[Rank, ...] = ()
@@ -137,6 +137,7 @@ def _ranks(case: _Case) -> Iterator[Rank]:
             Ranks(tensor, experts, resolved.stages[stage], stage == 0, stage == pipeline - 1),
             model_bytes=resolved.element_bytes,
             online=resolved.online,
+            rounding=rounding_of(resolved.target),
         )
         for stage in range(pipeline)
     ]
@@ -244,7 +245,7 @@ def _lines(case: _Case, ranks: Sequence[Rank], pool: KvPool | None) -> Iterator[
     contexts = {card.id: card.context_bytes for card in cards}
     for rank in ranks:
         memory = Memory.ANONYMOUS if rank.device == HOST else Memory.DEVICE
-        yield from _weight_lines(rank, settings, memory, len(ranks))
+        yield from _weight_lines(case, rank, memory, len(ranks))
         if pool is not None:
             yield BillLine(
                 term=Term.STATE if model.attention_free else Term.KV,
@@ -320,14 +321,15 @@ def _lines(case: _Case, ranks: Sequence[Rank], pool: KvPool | None) -> Iterator[
         )
 
 
-def _weight_lines(rank: Rank, settings: VllmSettings, memory: Memory, count: int) -> Iterator[BillLine]:
+def _weight_lines(case: _Case, rank: Rank, memory: Memory, count: int) -> Iterator[BillLine]:
+    settings, quantised = case.settings, case.resolved.quantization is not None
     offload = settings.cpu_offload_bytes if rank.device != HOST else 0
     weights = rank.weights
     rope = rank.profile.rope if rank.profile else 0
     for size, formula, basis in (
         (weights.plain_bytes, "weights.linear", LineBasis.EXACT),
         (weights.quantised_bytes, "weights.quantised", LineBasis.MODELLED),
-        (weights.expert_bytes, "weights.experts", LineBasis.EXACT),
+        (weights.expert_bytes, "weights.experts", LineBasis.MODELLED if quantised else LineBasis.EXACT),
         (weights.embedding_bytes, "weights.embeddings", LineBasis.EXACT),
         (weights.tower_bytes, "weights.towers", LineBasis.UPPER_BOUND if count > 1 else LineBasis.EXACT),
         (rope, "weights.positions", LineBasis.MODELLED),

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from terazi.memory.vllm.model import CacheKind, VllmModel
 from terazi.memory.vllm.roles import Cut, Part, part_of
+from terazi.memory.vllm.target import Platform, Target
 from terazi.models.safetensors import DTYPE_BITS
 from terazi.models.spec import ModelSpec, Tensor
 from terazi.units import pad
@@ -85,8 +86,32 @@ class RankWeights:
         return self.plain_bytes + self.quantised_bytes + self.expert_bytes + self.embedding_bytes + self.tower_bytes
 
 
+class Rounding(NamedTuple):
+    """To what multiples an MXFP4 kernel pads hidden and inner size (``fused_moe/oracle/mxfp4.py``)."""
+
+    hidden: int = 1
+    inner: int = 1
+
+
+#: The checkpoint's own sizes.
+NO_ROUNDING: Final = Rounding()
+
+
+def rounding_of(target: Target) -> Rounding:
+    """By the kernel that vLLM would pick: Triton's on Hopper, else Marlin or TensorRT-LLM's."""
+    if target.platform is not Platform.CUDA or target.capability is None:
+        return NO_ROUNDING
+    return Rounding(inner=64) if target.capability == 90 else Rounding(hidden=256, inner=128)
+
+
 def rank_weights(
-    spec: ModelSpec, model: VllmModel, ranks: Ranks, *, model_bytes: int, online: str | None = None
+    spec: ModelSpec,
+    model: VllmModel,
+    ranks: Ranks,
+    *,
+    model_bytes: int,
+    online: str | None = None,
+    rounding: Rounding = NO_ROUNDING,
 ) -> RankWeights:
     """What one rank of *ranks* holds of *spec*.
 
@@ -96,11 +121,12 @@ def rank_weights(
         ranks: which rank.
         model_bytes: of an element of the model's type.
         online: a method that quantises while loading.
+        rounding: what MXFP4 experts are padded to.
 
     Raises:
         IndivisibleError: a dimension doesn't divide.
     """
-    cutter = _Cutter(model, ranks, model_bytes, online)
+    cutter = _Cutter(model, ranks, model_bytes, online, rounding)
     sums = dict.fromkeys(("plain", "quantised", "expert", "embedding", "tower"), 0)
     guessed: list[str] = []
     head = False
@@ -144,12 +170,15 @@ def _is_head(name: str) -> bool:
 class _Cutter:
     """Cuts tensors for one rank."""
 
-    def __init__(self, model: VllmModel, ranks: Ranks, model_bytes: int, online: str | None) -> None:
+    def __init__(
+        self, model: VllmModel, ranks: Ranks, model_bytes: int, online: str | None, rounding: Rounding
+    ) -> None:
         self._model = model
         self._ranks = ranks
         self._bytes = model_bytes
         self._online = ONLINE.get(online or "")
         self._tied = model.tied
+        self._rounding = rounding
         form = model.config.value("quantization_config.format", "quantization_config.quant_method")
         self._float8 = form in {"float-quantized", "fp8"}
 
@@ -269,6 +298,8 @@ class _Cutter:
     def _expert_elements(self, tensor: Tensor, part: Part) -> int:
         """A routed expert: whole ones on some ranks, or a slice of each on every rank."""
         shape = tensor.shape
+        if part.stacked and part.parameter in {"blocks", "scales"}:
+            return self._packed_experts(part, shape)
         if self._ranks.experts > 1:
             count = prod(shape)
             if part.stacked:
@@ -292,6 +323,18 @@ class _Cutter:
         if by_input:  # [expert, hidden, inner], or transposed
             return 1 if columns == self._model.hidden_size and not (rows == columns and not transposed) else 2
         return 2 if transposed else 1
+
+    def _packed_experts(self, part: Part, shape: tuple[int, ...]) -> int:
+        """MXFP4: [expert, output, input / 32(, 16 bytes)], padded to what the kernel wants."""
+        experts, outputs, groups = shape[0], shape[1], shape[2]
+        whole = self._ranks.experts
+        own, ranks = (-(-experts // whole), 1) if whole > 1 else (experts, self._ranks.tensor)
+        rest = prod(shape[3:])
+        if part.cut is Cut.INPUT:
+            inner = pad(-(-groups * 32 // ranks), self._rounding.inner)
+            return own * pad(outputs, self._rounding.hidden) * -(-inner // 32) * rest
+        inner = pad(-(-outputs // 2 // ranks), self._rounding.inner)
+        return own * 2 * inner * -(-pad(groups * 32, self._rounding.hidden) // 32) * rest
 
     def _own_expert(self, tensor: Tensor, count: int) -> int:
         """Whole experts: the first rank has the most, as ``determine_expert_map`` gives it the remainder."""

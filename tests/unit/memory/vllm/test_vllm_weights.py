@@ -1,12 +1,23 @@
 """Each rank's part of a checkpoint."""
 
+from dataclasses import replace
+from math import prod
+
 import pytest
 
 from terazi.memory.vllm.model import read_model
 from terazi.memory.vllm.roles import Cut, part_of
-from terazi.memory.vllm.weights import IndivisibleError, Ranks, RankWeights, rank_weights
-from terazi.models.spec import ModelSpec
-from vllm_cases import CONFIGS, llama
+from terazi.memory.vllm.weights import (
+    NO_ROUNDING,
+    IndivisibleError,
+    Ranks,
+    RankWeights,
+    Rounding,
+    rank_weights,
+    rounding_of,
+)
+from terazi.models.spec import ModelSpec, Tensor
+from vllm_cases import CARD, CONFIGS, llama, spec
 
 SMOL = llama(CONFIGS["smollm2-135m"])
 EIGHT = llama(CONFIGS["llama-3.1-8b"])
@@ -101,3 +112,26 @@ def test_names_tell_the_cut(name: str, cut: Cut, expert: bool) -> None:
 def test_a_name_of_no_known_kind_is_counted_whole_and_said() -> None:
     assert not part_of("model.layers.0.mystery.weight", mamba2=False).known
     assert part_of("vision_tower.blocks.0.attn.qkv.weight", mamba2=False).tower
+
+
+def test_mxfp4_experts_are_padded_to_what_the_kernel_wants() -> None:
+    """gpt-oss: 2880 becomes 3072 by 2944 for Marlin; nothing on the CPU; each rank's slice is padded on its own."""
+    rows = {
+        "model.layers.0.mlp.experts.gate_up_proj_blocks": (32, 5760, 90, 16),
+        "model.layers.0.mlp.experts.gate_up_proj_scales": (32, 5760, 90),
+        "model.layers.0.mlp.experts.down_proj_blocks": (32, 2880, 90, 16),
+        "model.layers.0.mlp.experts.down_proj_scales": (32, 2880, 90),
+    }
+    tensors = tuple(Tensor(name, shape, "U8", prod(shape), 0, 0, 0) for name, shape in rows.items())
+    oss = spec(CONFIGS["gpt-oss"] | {"quantization_config": {"quant_method": "mxfp4"}}, tensors)
+    model = read_model(oss)
+
+    def experts(rounding: Rounding, tensor: int = 1) -> int:
+        ranks = Ranks(tensor, 1, range(6), first=True, last=True)
+        return rank_weights(oss, model, ranks, model_bytes=2, rounding=rounding).expert_bytes
+
+    assert experts(NO_ROUNDING) == sum(t.n_bytes for t in tensors)
+    marlin = rounding_of(replace(CARD, capability=89))
+    packed = 3 * 3072 * 2944 * 32
+    assert experts(marlin) == packed // 2 + packed // 32
+    assert experts(marlin, 2) == 3 * 3072 * 1536 * 32 * 17 // 32
