@@ -103,7 +103,7 @@ def load_lines(arguments: Sequence[str], *, deadline_s: float = 60.0) -> tuple[l
         *arguments,
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        said = _read_until_loaded(process, deadline_s)
+        said = read_until(process, _LOADED, deadline_s)
         process.kill()
     return said
 
@@ -121,7 +121,8 @@ def run_cli(arguments: Sequence[str]) -> LoadLog:
     return read_load_log((done.stdout + done.stderr).splitlines())
 
 
-def _read_until_loaded(process: subprocess.Popen[str], deadline_s: float) -> tuple[list[str], bool]:
+def read_until(process: subprocess.Popen[str], wanted: str, deadline_s: float) -> tuple[list[str], bool]:
+    """The output of *process* up to a line with *wanted*, and whether it came; the rest is read and dropped."""
     queue: Queue[str | None] = Queue()
 
     def pump() -> None:
@@ -142,7 +143,7 @@ def _read_until_loaded(process: subprocess.Popen[str], deadline_s: float) -> tup
         if line is None:
             return lines, False
         lines.append(line.rstrip("\n"))
-        if _LOADED in line:
+        if wanted in line:
             return lines, True
 
 
@@ -157,6 +158,13 @@ def run_fit_params(arguments: Sequence[str]) -> dict[str, tuple[int, int, int]]:
 @contextlib.contextmanager
 def rpc_servers(count: int) -> Generator[tuple[str, ...], None, None]:
     """Stand-in accelerators: *count* RPC servers on this host's CPU. Yields their endpoints."""
+    with rpc_processes(count) as servers:
+        yield tuple(servers)
+
+
+@contextlib.contextmanager
+def rpc_processes(count: int) -> Generator[dict[str, int], None, None]:
+    """*count* RPC servers on this host's CPU. Yields their pids by endpoint."""
     processes = []
     endpoints = []
     try:
@@ -172,7 +180,7 @@ def rpc_servers(count: int) -> Generator[tuple[str, ...], None, None]:
             endpoints.append(f"127.0.0.1:{port}")
         for endpoint in endpoints:
             _await_listening(endpoint)
-        yield tuple(endpoints)
+        yield {endpoint: process.pid for endpoint, process in zip(endpoints, processes, strict=True)}
     finally:
         for process in processes:
             process.kill()

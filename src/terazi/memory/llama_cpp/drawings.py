@@ -13,10 +13,18 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.draft_head import draw_draft_head
 
         return draw_draft_head(sketch, caches)
+    if sketch.family.drawing == "eagle3":
+        from terazi.memory.llama_cpp.eagle3 import draw_eagle3
+
+        return draw_eagle3(sketch, caches)
     if sketch.family.drawing == "rwkv":
         from terazi.memory.llama_cpp.rwkv import draw_rwkv
 
         return draw_rwkv(sketch, states)
+    if sketch.family.drawing == "deepseek4":
+        from terazi.memory.llama_cpp.deepseek4 import draw_deepseek4
+
+        return draw_deepseek4(sketch, caches)
     if sketch.family.drawing == "deci":
         from terazi.memory.llama_cpp.deci import draw_deci
 
