@@ -173,7 +173,7 @@ def render_bill(bill: Bill, devices: Sequence[str]) -> str:
         lines.append("  besides its buffers, the program itself:")
         lines += _rows(bill.process)
     if bill.loading:
-        lines.append("  only while loading, before caches and compute buffers are made:")
+        lines.append("  only while loading:")
         lines += _rows(bill.loading)
     if bill.page_cache:
         lines.append("  besides, file pages that the kernel drops when it needs the room:")

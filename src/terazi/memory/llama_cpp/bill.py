@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
-from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
-from terazi.memory.llama_cpp.draft import DRAFT, draft_context, settle
+from terazi.memory.llama_cpp.draft import DRAFT, Context, draft_context, settle
 from terazi.memory.llama_cpp.draft_bill import with_draft
 from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
@@ -21,9 +22,16 @@ from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, Placement, WeightBuffer, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weights import (
+    BufferKind,
+    Placement,
+    WeightBuffer,
+    borrowed_placements,
+    place_tensors,
+    weight_buffers,
+)
 from terazi.models.spec import ModelSpec
-from terazi.units import MIB, pad
+from terazi.units import MIB
 
 #: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
 FIT_MARGIN_BYTES = 1024 * MIB
@@ -60,10 +68,11 @@ def weigh(
     settings = settle(settings, companions)
     resolved = resolve(spec, settings, devices)
 
-    def of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Bill:
-        return _of_context(spec, settings, resolved, isa)
+    def of_context(context: Context) -> Bill:
+        lender = place_tensors(spec, settings, resolved, isa) if context.borrows else ()
+        return _of_context(context, isa, lender)
 
-    bill = of_context(spec, settings, resolved)
+    bill = of_context(Context(spec, settings, resolved, family_of(spec)))
     if settings.speculation.kinds is not None or companions:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
@@ -76,13 +85,16 @@ def weigh(
     return replace(bill, reasons=reasons, exact=not reasons)
 
 
-def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]) -> Bill:
-    """What one model and its one context hold."""
-    family = family_of(spec)
+def _of_context(context: Context, isa: frozenset[str], lender: tuple[Placement, ...]) -> Bill:
+    """What one model and its one context hold; a draft may use weights of the *lender* too."""
+    spec, settings, resolved, family, _ = context
     caches = cache_layers(spec, family, settings, resolved)
     states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)
     buffers = weight_buffers(placements, settings, resolved, isa)
+    borrowed = borrowed_placements(spec, lender) if lender else ()
+    _check_borrowed(borrowed, resolved)
+    used = (*placements, *borrowed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
     lines = [
         *(_weights(buffer, settings) for buffer in buffers),
@@ -90,7 +102,9 @@ def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved,
         *(gap for gap in gaps if gap.memory is Memory.PINNED),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *_state(spec, settings, resolved, states),
-        *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
+        *_compute(
+            spec, family, settings, resolved, caches=caches, states=states, placements=(*placements, *borrowed)
+        ),
         *_overhead(spec, settings, resolved),
     ]
     return Bill(
@@ -103,6 +117,18 @@ def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved,
         growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
         reasons=tuple(_reasons(spec, settings, resolved, family)),
     )
+
+
+def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
+    """The engine's scheduler aborts over a weight whose device isn't one of its own."""
+    reach = {HOST, *(device.id for device in resolved.devices)}
+    for placement in borrowed:
+        if placement.device not in reach:
+            raise UsageError(
+                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on {placement.device}, "
+                "which isn't one of its devices.",
+                hint="Leave -devd out, or name that device with it.",
+            )
 
 
 def _reasons(
@@ -145,8 +171,7 @@ def _weights(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
     return BillLine(
         term=Term.WEIGHTS,
         device=buffer.device,
-        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
-        bytes=min(buffer.tensor_bytes, pad(buffer.buffer_bytes, alignment_bytes(None))),
+        bytes=buffer.tensor_bytes,
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
         memory=_weights_memory(buffer, settings),
