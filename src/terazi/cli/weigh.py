@@ -68,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
             find_machine(args.on),
             options.workload(args),
             options.pins(args),
+            engine=args.engine,
             price_per_kwh=args.price_per_kwh,
         )
     weighing = with_records(weighing)

@@ -53,7 +53,6 @@ def weigh_words(
         ModelFileError: the model can't be read.
     """
     from terazi.engines.llama_cpp.commands import parse_command
-    from terazi.placement.follow import follow
 
     command = parse_command(spoken.argv, spoken.environment)
     if command.unknown_flags:
@@ -62,6 +61,27 @@ def weigh_words(
             hint=f"compare with: {command.tool} --help",
         )
     spec = load_model(_model_argument(command))
+    weighing = weigh_parsed(command, spec, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
+    return dataclasses.replace(weighing, notes=(*weighing.notes, *_projector_note(command, spoken)))
+
+
+def weigh_parsed(
+    command: "Command",
+    spec: ModelSpec,
+    machine: Machine,
+    *,
+    prompt: int,
+    output: int,
+    price_per_kwh: float | None,
+) -> Weighing:
+    """Weigh *spec* under the settings of *command*, with the files that it names beside the model.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
+        ModelFileError: a file beside the model can't be read.
+    """
+    from terazi.placement.follow import follow
+
     _check_architecture(spec)
     companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
     for companion in companions:
@@ -70,11 +90,7 @@ def weigh_words(
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    notes = (
-        *command.notes,
-        *speculation_notes(spec, command.settings, companions),
-        *_projector_note(command, spoken),
-    )
+    notes = (*command.notes, *speculation_notes(spec, command.settings, companions))
     weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
 

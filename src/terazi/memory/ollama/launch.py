@@ -227,7 +227,7 @@ def _flash_attention(devices: Sequence[Device], asked: OllamaSettings) -> str:
 def _load_mode(
     spec: ModelSpec, devices: Sequence[Device], host: Host, asked: OllamaSettings, *, believed: int, available: int
 ) -> str | None:
-    """How the file is loaded (``appendLoadModeArgs``, ``disableMmapDefaultReason``, ``disableMmapForHostPressure``)."""
+    """``appendLoadModeArgs``, ``disableMmapDefaultReason`` and ``disableMmapForHostPressure``, on Linux."""
     if any(d.unified_memory and d.backend in {"cuda", "rocm"} for d in devices):
         return "dio"
     if asked.use_mmap is not None:

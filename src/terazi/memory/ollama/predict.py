@@ -1,8 +1,8 @@
 """What Ollama believes that a model will take, before it starts it; and the batch that it affords by that.
 
-Sources, Ollama at commit fb30760: ``PredictServerVRAM`` in ``llm/llama_server.go``; ``automaticGenerationBatch`` and
-what it calls in ``server/sched.go``. The estimate knows no quantised cache, no sliding window, no latent attention, no
-head sizes of their own and no compute buffers; it decides nevertheless on which card a model goes.
+Sources, Ollama at commit fb30760: ``PredictServerVRAM`` in ``llm/llama_server.go``; ``automaticGenerationBatch``
+and what it calls in ``server/sched.go``. The estimate knows no quantised cache, no sliding window, no latent
+attention, no head sizes of their own and no compute buffers; it decides nevertheless on which card a model goes.
 """
 
 from collections.abc import Sequence
