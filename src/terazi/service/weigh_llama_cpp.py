@@ -8,11 +8,11 @@ from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
-from terazi.memory.llama_cpp.draft import settle, speculation_notes
+from terazi.memory.llama_cpp.draft import DRAFT, settle, speculation_notes
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
-from terazi.models.sources import load_model
+from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import forecast, score
 from terazi.placement.plan import Plan, Refusal
@@ -20,6 +20,7 @@ from terazi.service.weighing import Weighing
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.commands import Command
+    from terazi.engines.llama_cpp.extra_files import ExtraFile
     from terazi.engines.recognise import Spoken
 
 
@@ -83,9 +84,7 @@ def weigh_parsed(
     from terazi.placement.follow import follow
 
     _check_architecture(spec)
-    companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
-    for companion in companions:
-        _check_architecture(companion.spec)
+    companions = tuple(_beside(file) for file in command.extra_files)
     command = dataclasses.replace(command, settings=settle(command.settings, companions))
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
@@ -126,6 +125,15 @@ def _projector_note(command: "Command", spoken: "Spoken") -> tuple[str, ...]:
     return (
         f"Not in the bill: the multimodal projector {file}, which -hf loads as well (--no-mmproj leaves it out).",
     )
+
+
+def _beside(file: "ExtraFile") -> Companion:
+    """The header of a file that is loaded beside the model: another model, or a part of one."""
+    if file.part != DRAFT:
+        return Companion(file.part, file.flag, load_companion(file.path, file.part, origin=file.path), file.scale)
+    spec = load_model(file.path)
+    _check_architecture(spec)
+    return Companion(file.part, file.flag, spec)
 
 
 def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:
@@ -195,7 +203,12 @@ def _weighing(
 def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
     from terazi.engines.llama_cpp.arguments import settings_argv
+    from terazi.engines.llama_cpp.extra_files import ExtraFile, as_typed
 
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
-    beside = [(c.flag, c.spec.files[0].path) for c in weighing.companions if c.spec.files]
+    beside = [
+        as_typed(ExtraFile(c.part, c.flag, c.spec.files[0].path, c.scale))
+        for c in weighing.companions
+        if c.spec.files
+    ]
     return settings_argv(weighing.outcome.settings, path, beside)
