@@ -62,8 +62,8 @@ def weigh_words(
             hint=f"compare with: {command.tool} --help",
         )
     spec = load_model(_model_argument(command))
-    weighing = weigh_parsed(command, spec, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
-    return dataclasses.replace(weighing, notes=(*weighing.notes, *_projector_note(command, spoken)))
+    command = _with_projector(command, spoken)
+    return weigh_parsed(command, spec, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
 
 
 def weigh_parsed(
@@ -111,19 +111,25 @@ def _model_argument(command: "Command") -> str:
     return command.model_path
 
 
-def _projector_note(command: "Command", spoken: "Spoken") -> tuple[str, ...]:
-    """What ``-hf`` loads besides the model (``common_models_handler_init`` in ``common/arg.cpp``, b11434)."""
+def _with_projector(command: "Command", spoken: "Spoken") -> "Command":
+    """*command* with the projector that ``-hf`` loads besides the model, unless it says otherwise.
+
+    Source: ``common_models_handler_init`` in ``common/arg.cpp``, b11434.
+    """
     given = {"--no-mmproj", "--no-mmproj-auto", "--mmproj", "-mm", "--mmproj-url", "-mmu"} & set(spoken.argv)
     if command.hf_repo is None or given or command.tool == "llama-fit-params":
-        return ()
+        return command
+    from terazi.engines.llama_cpp.extra_files import ExtraFile
     from terazi.models.sources.hub import projector_of
 
     projector = projector_of(_model_argument(command))
     if projector is None:
-        return ()
-    file = projector.rpartition(":")[2]
-    return (
-        f"Not in the bill: the multimodal projector {file}, which -hf loads as well (--no-mmproj leaves it out).",
+        return command
+    note = f"-hf loads the multimodal projector {projector.rpartition(':')[2]} as well; --no-mmproj leaves it out."
+    return dataclasses.replace(
+        command,
+        extra_files=(*command.extra_files, ExtraFile("mmproj", "--mmproj", projector)),
+        notes=(*command.notes, note),
     )
 
 
@@ -204,11 +210,14 @@ def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
     from terazi.engines.llama_cpp.arguments import settings_argv
     from terazi.engines.llama_cpp.extra_files import ExtraFile, as_typed
+    from terazi.models.hub import PREFIX
 
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
-    beside = [
+    beside: list[tuple[str, ...]] = [
         as_typed(ExtraFile(c.part, c.flag, c.spec.files[0].path, c.scale))
         for c in weighing.companions
-        if c.spec.files
+        if c.spec.files and not c.spec.files[0].path.startswith(PREFIX)
     ]
+    if path.startswith(PREFIX) and not any(c.part == "mmproj" for c in weighing.companions):
+        beside.append(("--no-mmproj",))  # -hf would load one, if the repository has it
     return settings_argv(weighing.outcome.settings, path, beside)

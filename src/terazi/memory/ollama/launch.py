@@ -103,7 +103,7 @@ def launch(
     slots = _slots(spec, asked, reasons, embedding=embedding)
     n_ctx = _context(spec, devices, asked, reasons, vision=beside.projector_bytes is not None)
     believed = predict_bytes(spec, n_ctx * slots)
-    chosen, single = _place(devices, asked, believed, reasons)
+    chosen, single = _place(devices, host, asked, believed, reasons)
     available = _available(chosen, host)
     fused = _flash_attention(chosen, asked)
     if embedding:
@@ -179,33 +179,33 @@ def _context(
 
 
 def _place(
-    devices: tuple[Device, ...], asked: OllamaSettings, predicted: int, reasons: list[str]
+    devices: tuple[Device, ...], host: Host, asked: OllamaSettings, predicted: int, reasons: list[str]
 ) -> tuple[tuple[Device, ...], bool]:
     """The cards that llama-server sees, and whether it uses one alone."""
     if asked.num_gpu == 0 or len(devices) <= 1:
         return devices, asked.main_gpu is not None and bool(devices)
     groups: dict[str, list[Device]] = {}
     for device in devices:
-        groups.setdefault(device.backend, []).append(device)
+        groups.setdefault(device.backend.lower(), []).append(device)
+
+    def preference(device: Device) -> tuple[bool, int]:
+        return not device.unified_memory, _available((device,), host)
+
     if asked.main_gpu is not None:
         named = [group[asked.main_gpu] for group in groups.values() if 0 <= asked.main_gpu < len(group)]
         if named:
-            return (max(named, key=_preference),), True
+            return (max(named, key=preference),), True
     elif not asked.sched_spread:
-        fitting = [d for d in devices if predicted <= d.memory_free_bytes * USABLE_PERCENT // 100]
+        fitting = [d for d in devices if predicted <= _available((d,), host) * USABLE_PERCENT // 100]
         if fitting:
-            best = max(fitting, key=_preference)
+            best = max(fitting, key=preference)
             reasons.append(
                 f"By Ollama's estimate one card is enough, so it takes {best.id} alone ({USABLE_PERCENT} % of its "
                 f"{format_bytes(best.memory_free_bytes)} free)."
             )
             return (best,), True
-    best_group = max(groups.values(), key=lambda g: (any(not d.unified_memory for d in g), _free(g)))
+    best_group = max(groups.values(), key=lambda g: (any(not d.unified_memory for d in g), _available(g, host)))
     return tuple(best_group), False
-
-
-def _preference(device: Device) -> tuple[bool, int]:
-    return not device.unified_memory, device.memory_free_bytes
 
 
 def _free(devices: Sequence[Device]) -> int:
@@ -221,20 +221,20 @@ def _available(devices: Sequence[Device], host: Host) -> int:
 def _flash_attention(devices: Sequence[Device], asked: OllamaSettings) -> str:
     if asked.flash_attention is not None:
         return "on" if asked.flash_attention else "off"
-    return "auto" if all(d.backend in _FUSED for d in devices) else "off"
+    return "auto" if all(d.backend.lower() in _FUSED for d in devices) else "off"
 
 
 def _load_mode(
     spec: ModelSpec, devices: Sequence[Device], host: Host, asked: OllamaSettings, *, believed: int, available: int
 ) -> str | None:
     """``appendLoadModeArgs``, ``disableMmapDefaultReason`` and ``disableMmapForHostPressure``, on Linux."""
-    if any(d.unified_memory and d.backend in {"cuda", "rocm"} for d in devices):
+    if any(d.unified_memory and d.backend.lower() in {"cuda", "rocm"} for d in devices):
         return "dio"
     if asked.use_mmap is not None:
         return None if asked.use_mmap else "none"
     if asked.num_gpu == 0 or not devices:
         return "none"
-    if any(d.backend == "metal" for d in devices):
+    if any(d.backend.lower() == "metal" for d in devices):
         partial = asked.num_gpu <= spec.block_count if asked.num_gpu > 0 else 0 < available < believed
         return "none" if partial else None
     if any(d.unified_memory for d in devices) or believed > available * USABLE_PERCENT // 100:

@@ -38,7 +38,7 @@ def generation_batch(
     n_ctx: int, predicted: int, available: int, devices: Sequence[Device], *, flash_attention: bool
 ) -> int:
     """``automaticGenerationBatch``: tokens a batch when nobody says; *available* is free memory of the cards."""
-    cuda = [d for d in devices if d.backend == "cuda"]
+    cuda = [d for d in devices if d.backend.lower() == "cuda"]
     if not flash_attention and cuda:
         small = any(min(d.memory_free_bytes, d.memory_total_bytes) <= _SMALL_CARD_BYTES for d in cuda)
         return _CONSTRAINED if n_ctx > 4096 and small else _USUAL
