@@ -82,6 +82,7 @@ def compute_bytes(
                 rows=resolved.n_seq_max,
                 kept=resolved.kept_states,
                 v_transposed=not resolved.flash_attn,
+                context=resolved.n_ctx_seq,
                 draft_head=resolved.draft_head,
                 samples=resolved.samples,
             ),
