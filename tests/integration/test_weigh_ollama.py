@@ -18,7 +18,7 @@ CARDS = "2x RTX 3090 + 64GiB"
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ollama")
-    model = Path(smollm2()).read_bytes()
+    model = smollm2().read_bytes()
     add_model(
         folder, f"{LIBRARY}/smollm2/135m", model, parameters={"num_ctx": 2048, "temperature": 0.1, "numctx": 1}
     )
@@ -51,7 +51,7 @@ def test_ollama_run_is_the_llama_server_that_it_starts(tmp_path: Path, store: Pa
     assert "b10488" in reasons
     assert "one card is enough" in reasons
     same = weigh(
-        tmp_path, "--on", "RTX 3090 + 64GiB", "--", "llama-server", "-m", smollm2(), "-c", "4096", "-np", "2",
+        tmp_path, "--on", "RTX 3090 + 64GiB", "--", "llama-server", "-m", str(smollm2()), "-c", "4096", "-np", "2",
         "-ctk", "q8_0", "-ctv", "q8_0", "-b", "512", "-ub", "512", "-sm", "none", "--fit", "off",
     )  # fmt: skip
     assert by_term(ollama) == by_term(same)
@@ -61,7 +61,7 @@ def test_what_ollama_believes_stands_beside_what_it_will_hold(tmp_path: Path, st
     document = weigh(tmp_path, "ollama:smollm2:135m", "--engine", "ollama", "--on", CARDS, OLLAMA_MODELS=str(store))
     believes = next(r for r in document["plan"]["reasons"] if "believes" in r)
     # PredictServerVRAM: the file, and 30 layers of 3 heads of 64 for 2048 tokens, f16
-    size = Path(smollm2()).stat().st_size + 2 * 30 * 3 * 64 * 2048 * 2
+    size = smollm2().stat().st_size + 2 * 30 * 3 * 64 * 2048 * 2
     assert f"{size / 2**20:.2f} MiB" in believes
     held = sum(d["total_bytes"] for d in document["plan"]["devices"] if d["id"] != "Host")
     assert any(f"{held / 2**20:.2f} MiB" in r for r in document["plan"]["reasons"])

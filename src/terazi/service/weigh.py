@@ -78,9 +78,7 @@ def weigh_model(
         ModelFileError, UsageError: the model can't be read.
         RefusedError: no llama.cpp of the known build can load this architecture.
     """
-    from terazi.engines.ollama.modelfile import is_modelfile
-
-    modelfile = is_modelfile(argument)
+    modelfile = _is_modelfile(argument)
     if engine == "ollama" or (modelfile and engine is None):
         from terazi.service import weigh_ollama
 
@@ -93,6 +91,14 @@ def weigh_model(
     from terazi.service.weigh_llama_cpp import weigh_spec
 
     return weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
+
+
+def _is_modelfile(argument: str) -> bool:
+    if "modelfile" not in argument.lower():  # start-up is part of the product
+        return False
+    from terazi.engines.ollama.modelfile import is_modelfile
+
+    return is_modelfile(argument)
 
 
 def weigh_command(
