@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         from terazi.cli.render import render_weighing
 
         print(render_weighing(weighing))
-    for note in weighing.notes:
+    for note in (*weighing.notes, *weighing.spec.reasons):
         print(f"note: {note}", file=sys.stderr)
     return _code(weighing)
 

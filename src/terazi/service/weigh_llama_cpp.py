@@ -181,6 +181,11 @@ def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
 
 
 def _check_architecture(spec: ModelSpec) -> None:
+    if spec.format != "gguf":
+        raise UsageError(
+            f"{spec.name} is no GGUF model, and llama.cpp loads no other",
+            hint="get it as a .gguf file, or convert it with llama.cpp's convert_hf_to_gguf.py",
+        )
     if not known_to_engine(spec.architecture):
         raise RefusedError(
             f"llama.cpp {BUILD} does not know the architecture {spec.architecture!r} of {spec.name}",

@@ -66,7 +66,8 @@ def load_hub(text: str, *, origin: str) -> ModelSpec:
         return _load_file(reference.of(file, commit), file, names, origin=origin)
     if reference.quant is not None:
         raise _no_such_quant(reference, names)
-    choice = choose_files(names)
+    # folders of a repository hold the same weights in another layout, or another part's
+    choice = choose_files([name for name in names if "/" not in name])
     if choice is None:
         raise _nothing_there(reference, names)
     return _load_safetensors(reference.of("", commit), names, choice, origin=origin)
