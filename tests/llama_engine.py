@@ -184,7 +184,7 @@ def rpc_servers(count: int) -> Generator[tuple[str, ...], None, None]:
             )
             endpoints.append(f"127.0.0.1:{port}")
         for endpoint in endpoints:
-            _await_listening(endpoint)
+            await_listening(endpoint)
         yield tuple(endpoints)
     finally:
         for process in processes:
@@ -192,7 +192,8 @@ def rpc_servers(count: int) -> Generator[tuple[str, ...], None, None]:
             process.wait()
 
 
-def _await_listening(endpoint: str, deadline_s: float = 20.0) -> None:
+def await_listening(endpoint: str, deadline_s: float = 20.0) -> None:
+    """Wait until something answers there."""
     host, port = endpoint.split(":")
     end = monotonic() + deadline_s
     while True:
