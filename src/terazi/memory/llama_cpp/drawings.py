@@ -42,6 +42,10 @@ def _draw_remembering(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tu
 def _draw_attending(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     """The graph of a model without states."""
     match sketch.family.drawing:
+        case "eagle3":
+            from terazi.memory.llama_cpp.eagle3 import draw_eagle3
+
+            return draw_eagle3(sketch, caches)
         case "deepseek4":
             from terazi.memory.llama_cpp.deepseek4 import draw_deepseek4
 

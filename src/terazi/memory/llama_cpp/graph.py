@@ -42,9 +42,11 @@ class Node:
 
     ``home`` is the backend whose buffer holds a weight or a cache already (None: the allocator places it).
     ``view`` is the tensor whose memory a view shares, followed to its root.
+    ``adapters`` are the LoRA pairs of a weight: products with it are followed by products with them.
     """
 
     __slots__ = (
+        "adapters",
         "address",
         "allocated",
         "backend",
@@ -85,6 +87,7 @@ class Node:
         self.home: int | None = None
         self.is_weight = False
         self.plain_host = False
+        self.adapters: tuple[tuple[Node, Node], ...] = ()
         self.is_input = False
         self.is_output = False
         self.visited = False
@@ -149,13 +152,19 @@ def in_place(op: str, first: Node, *more: Node) -> Node:
 
 
 def mul_mat(weight: Node, x: Node) -> Node:
-    """Matrix product, in 32-bit floats."""
-    return Node("mul_mat", F32, (weight.ne[1], x.ne[1], x.ne[2], x.ne[3]), (weight, x))
+    """Matrix product, in 32-bit floats, and what adapters of the weight add (``build_lora_mm``)."""
+    product = Node("mul_mat", F32, (weight.ne[1], x.ne[1], x.ne[2], x.ne[3]), (weight, x))
+    for a, b in weight.adapters:
+        product = like("add", product, like("scale", mul_mat(b, mul_mat(a, x))))
+    return product
 
 
 def mul_mat_id(weight: Node, x: Node, ids: Node) -> Node:
-    """Matrix product with the experts that *ids* choose for each token."""
-    return Node("mul_mat_id", F32, (weight.ne[1], ids.ne[0], x.ne[2], 1), (weight, x, ids))
+    """Matrix product with the experts that *ids* choose for each token, and what adapters add."""
+    product = Node("mul_mat_id", F32, (weight.ne[1], ids.ne[0], x.ne[2], 1), (weight, x, ids))
+    for a, b in weight.adapters:
+        product = like("add", product, like("scale", mul_mat_id(b, mul_mat_id(a, x, ids), ids)))
+    return product
 
 
 def get_rows(table: Node, ids: Node) -> Node:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.adapters import Adapter, place_adapter
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -65,6 +66,8 @@ class Sketch:
         placements: where the weights are.
         backends: device id → backend number; the host has the highest.
         layer_backends: the backend of each block, and of the output.
+        adapters: LoRA adapters that are applied.
+        steered: blocks behind which a control vector is added.
     """
 
     def __init__(
@@ -77,6 +80,8 @@ class Sketch:
         placements: tuple[Placement, ...],
         backends: dict[str, int],
         layer_backends: tuple[int, ...],
+        adapters: tuple[Adapter, ...] = (),
+        steered: range = range(0),
     ) -> None:
         self.spec, self.family, self.settings, self.batch = spec, family, settings, batch
         self.backends, self.layer_backends = backends, layer_backends
@@ -99,6 +104,21 @@ class Sketch:
             node = self._weight_node(placement)
             self._weights.setdefault(placement.tensor.name, []).append(node)
             self._by_backend[placement.tensor.name, backends[placement.device]] = node
+        for adapter in adapters:
+            self._adapt(adapter, placements)
+        self._steered = steered
+
+    def _adapt(self, adapter: Adapter, placements: tuple[Placement, ...]) -> None:
+        placed = place_adapter(adapter, placements)
+        for first, second in zip(placed[::2], placed[1::2], strict=True):
+            pair = []
+            for half in (first, second):
+                shape = half.tensor.shape
+                node = g.leaf((shape[0], half.tensor.n_bytes // prod(shape[1:])), *shape)
+                node.home = self.backends[half.device]
+                pair.append(node)
+            for weight in self._weights[first.weight]:
+                weight.adapters = (*weight.adapters, (pair[0], pair[1]))
 
     def _weight_node(self, placement: Placement) -> Node:
         shape = placement.tensor.shape
@@ -109,6 +129,14 @@ class Sketch:
         node.is_weight = True
         node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED, BufferKind.LAZY}
         return node
+
+    def steer(self, x: Node, block: int) -> Node:
+        """``build_cvec``: what the control vector adds behind *block*."""
+        if block not in self._steered:
+            return x
+        row = g.leaf(g.F32, self.spec.embedding_length)
+        row.home = self.layer_backends[block]
+        return g.like("add", x, row)
 
     def weight(self, name: str) -> Node | None:
         """The weight *name*, or None if the model has none."""
@@ -153,6 +181,8 @@ class Sketch:
 
         def look_up(ids: Node) -> Node:
             rows = g.get_rows(table, ids)
+            for a, b in table.adapters:
+                rows = g.like("add", rows, g.like("scale", g.mul_mat(b, g.get_rows(a, ids))))
             return Node("pad", g.F32, (given_width, *rows.ne[1:]), (rows,)) if self.deep_inputs else rows
 
         given = self.input(g.F32, given_width, tokens)
