@@ -29,6 +29,7 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.fused_moe import expert_map_manager
 from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -84,7 +85,7 @@ def stand_in(tp: int, pp: int, stage: int) -> None:
 
 def answer(question: Question) -> dict[str, Any]:
     if question.get("flags"):
-        return {"flags": flags()}
+        return {"flags": flags(), "architectures": sorted(registry._VLLM_MODELS)}
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:  # noqa: PTH118, PTH123
             json.dump(question["config"], file)

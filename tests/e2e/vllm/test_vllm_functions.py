@@ -10,6 +10,7 @@ import pytest
 import vllm_engine
 from terazi.engines.vllm.flags import LISTS, SWITCHES, VALUES
 from terazi.hardware.probe import read_machine
+from terazi.memory.vllm.architectures import ARCHITECTURES
 from terazi.memory.vllm.model import read_model
 from terazi.memory.vllm.objections import objections
 from terazi.memory.vllm.pool import KvPool, plan_pool
@@ -230,6 +231,10 @@ def test_the_flags_are_vllms(answers: dict[str, dict[str, Any]]) -> None:
     assert {flag for flag, values in told.items() if values == 0} == SWITCHES
     assert {flag for flag, values in told.items() if values in {1, "?"}} == VALUES
     assert {flag for flag, values in told.items() if values == "+"} == LISTS
+
+
+def test_the_architectures_are_vllms(answers: dict[str, dict[str, Any]]) -> None:
+    assert set(answers["flags"]["architectures"]) == ARCHITECTURES
 
 
 def test_the_configs_are_told_apart() -> None:
