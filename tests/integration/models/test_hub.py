@@ -15,8 +15,7 @@ from gguf_writer import TensorRow, Typed, write_gguf
 from projector_twins import write_twin
 from safetensors_writer import TINY_CONFIG, entries, head, tiny_rows
 from terazi.errors import ModelFileError, SourceError, TeraziError, UsageError
-from terazi.models.sources import demo_path, load_model, remote
-from terazi.models.sources.headers import write_twin
+from terazi.models.sources import demo_path, headers, load_model, remote
 from terazi.models.sources.hub import projector_of
 from terazi.models.spec import ModelSpec
 
@@ -342,7 +341,7 @@ def test_a_twin_of_a_model_that_is_not_here(hub: FakeHub, tmp_path: Path) -> Non
         hub.seen.clear()
         folder = tmp_path / name.replace("/", "-")
         folder.mkdir()
-        twin = load_model(write_twin(spec, str(folder)))
+        twin = load_model(headers.write_twin(spec, str(folder)))
         assert twin.tensors == spec.tensors
         assert twin.file_bytes == spec.file_bytes
         assert 1 <= len(hub.files_asked()) <= 2
