@@ -11,6 +11,7 @@ from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.draft import DRAFT, settle, speculation_notes
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
@@ -205,7 +206,7 @@ def _weighing(
     speed = None
     if isinstance(outcome, Plan):
         speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
-        if outcome.settings.speculation.kinds:
+        if llama_cpp_settings(outcome.settings).speculation.kinds:
             said = "without speculation: what drafts save or cost depends on how many are right, and isn't forecast"
             speed = dataclasses.replace(speed, basis=(*speed.basis, said))
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
@@ -225,4 +226,4 @@ def typed_command(weighing: Weighing) -> tuple[str, ...]:
     ]
     if path.startswith(PREFIX) and not any(c.part == "mmproj" for c in weighing.companions):
         beside.append(("--no-mmproj",))  # -hf would load one, if the repository has it
-    return settings_argv(weighing.outcome.settings, path, beside)
+    return settings_argv(llama_cpp_settings(weighing.outcome.settings), path, beside)
