@@ -53,6 +53,8 @@ _MOVERS = {
     "--cache-ram": ("-cram", "LLAMA_ARG_CACHE_RAM"),
     "--ctx-checkpoints": ("-ctxcp --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
     "--fit": ("-fit", "LLAMA_ARG_FIT"),
+    "--fit-target": ("-fitt", "LLAMA_ARG_FIT_TARGET"),
+    "--fit-ctx": ("-fitc", "LLAMA_ARG_FIT_CTX"),
     "--spec-type": ("", "LLAMA_ARG_SPEC_TYPE"),
     "--spec-default": ("", ""),
     "--spec-draft-model": ("-md --model-draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
@@ -153,6 +155,8 @@ class Command:
         model_path: ``-m``; None if the model is named otherwise.
         hf_repo, hf_file: ``-hf`` (``org/repo[:quant]``) and ``-hff``.
         model_url: ``-mu``.
+        fit_target, fit_context: ``--fit-target`` (MiB a card) and ``--fit-ctx``, as typed; a typed ``-c 0`` asks
+            for the whole context, so nothing less will do.
         settings: all that moves memory.
         extra_files: files that are loaded beside the model, in the order of the command.
         unknown_flags: what this tool of this build doesn't have, as spelt. The engine would refuse to start.
@@ -164,6 +168,8 @@ class Command:
     hf_repo: str | None = None
     hf_file: str | None = None
     model_url: str | None = None
+    fit_target: str | None = None
+    fit_context: str | None = None
     settings: LlamaCppSettings = field(default_factory=LlamaCppSettings)
     extra_files: tuple[ExtraFile, ...] = ()
     unknown_flags: tuple[str, ...] = ()
@@ -280,6 +286,8 @@ class _Reader:
             hf_repo=self._names.get("--hf-repo"),
             hf_file=self._names.get("--hf-file"),
             model_url=self._names.get("--model-url"),
+            fit_target=self._names.get("--fit-target"),
+            fit_context=str(2**32 - 1) if self._context_given else self._names.get("--fit-ctx"),
             settings=settings,
             extra_files=self._extra_files(),
             unknown_flags=tuple(self._unknown),
