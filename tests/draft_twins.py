@@ -51,6 +51,27 @@ def _mimo2_block(block: int) -> f.Shapes:
     return shapes | experts | dense | joined
 
 
+#: The draft block behind ten others, the first of which has no experts.
+def _mixed(shapes: f.Shapes, *, bias: bool = True) -> Callable[[int], f.Shapes]:
+    def of_block(block: int) -> f.Shapes:
+        mixed = f.experts(shared=f.EXPERT, bias=bias) if block else {}
+        return {**shapes, **mixed, **(f.DRAFT if block == 10 else {})}
+
+    return of_block
+
+
+_MIXED_KEYS: dict[str, object] = {
+    **f.EXPERT_KEYS,
+    ".expert_shared_feed_forward_length": f.EXPERT,
+    ".leading_dense_block_count": 1,
+    ".nextn_predict_layers": 1,
+    ".expert_weights_norm": True,
+    ".expert_weights_scale": 2.5,
+}
+_WINDOWS: dict[str, object] = {
+    ".attention.sliding_window": 512,
+    ".attention.sliding_window_pattern": [block % 4 > 0 for block in range(11)],
+}
 _GLM4MOE, _SPARSE, _MIMO2 = f.TWINS["glm4moe"], f.TWINS["deepseek32"], f.TWINS["mimo2"]
 FAMILIES: dict[str, f.Twin] = {
     "glm4moe": _GLM4MOE,
@@ -60,6 +81,15 @@ FAMILIES: dict[str, f.Twin] = {
     ),
     "deepseek32": _SPARSE,
     "glm-dsa": _SPARSE,
+    "hy_v3": f.Twin(_MIXED_KEYS, _mixed(f.HEAD_NORMS, bias=False), blocks=11),
+    "step35": f.Twin(
+        {**_MIXED_KEYS, **_WINDOWS},
+        _mixed({**f.HEAD_NORMS, "attn_gate.weight": (f.WIDTH, f.HEADS)}),
+        blocks=11,
+    ),
+    "cohere2moe": f.Twin(
+        {**_MIXED_KEYS, **_WINDOWS, ".logit_scale": 0.25}, _mixed({"ffn_norm.weight": ()}, bias=False), blocks=11
+    ),
     "mimo2": _MIMO2._replace(of_block=_mimo2_block),
 }
 

@@ -102,9 +102,7 @@ def _of_context(context: Context, isa: frozenset[str], lender: tuple[Placement, 
         *(gap for gap in gaps if gap.memory is Memory.PINNED),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *_state(spec, settings, resolved, states),
-        *_compute(
-            spec, family, settings, resolved, caches=caches, states=states, placements=(*placements, *borrowed)
-        ),
+        *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=used),
         *_overhead(spec, settings, resolved),
     ]
     return Bill(
@@ -125,8 +123,8 @@ def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None
     for placement in borrowed:
         if placement.device not in reach:
             raise UsageError(
-                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on {placement.device}, "
-                "which isn't one of its devices.",
+                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on "
+                f"{placement.device}, which isn't one of its devices.",
                 hint="Leave -devd out, or name that device with it.",
             )
 
