@@ -178,3 +178,55 @@ def write_eagle3(folder: Path, name: str, *, layers: tuple[int, int, int] = (2, 
         ".norm_before_residual": name == "mapped",
     }
     return write_gguf(folder / f"eagle3-{name}.gguf", "eagle3", keys, rows, vocab_size=f.VOCAB, tokenizer="llama")
+
+
+def write_assistant(folder: Path) -> Path:
+    """An assistant of the ``gemma4`` twin: narrower, without keys and values, three windows and a full layer."""
+    width, heads, blocks = f.WIDTH // 2, f.HEADS // 2, 4
+    rows: list[TensorRow] = [
+        ("token_embd.weight", (width, f.VOCAB), "q6_K"),
+        ("output_norm.weight", (width,), "f32"),
+        ("rope_freqs.weight", (f.HEAD,), "f32"),
+        ("nextn.pre_projection.weight", (2 * f.WIDTH, width), "q4_K"),
+        ("nextn.post_projection.weight", (width, f.WIDTH), "q4_K"),
+    ]
+    for block in range(blocks):
+        head = 2 * f.HEAD if block == blocks - 1 else f.HEAD
+        shapes: f.Shapes = {
+            "attn_norm.weight": (width,),
+            "attn_q.weight": (width, heads * head),
+            "attn_output.weight": (heads * head, width),
+            "attn_q_norm.weight": (head,),
+            "post_attention_norm.weight": (width,),
+            "layer_output_scale.weight": (1,),
+            "ffn_norm.weight": (width,),
+            "ffn_gate.weight": (width, f.INNER),
+            "ffn_up.weight": (width, f.INNER),
+            "ffn_down.weight": (f.INNER, width),
+            "post_ffw_norm.weight": (width,),
+        }
+        rows += [
+            (f"blk.{block}.{name}", shape, "f32" if len(shape) == 1 else "q4_K") for name, shape in shapes.items()
+        ]
+    keys: dict[str, object] = {
+        ".context_length": 32768,
+        ".embedding_length": width,
+        ".embedding_length_out": f.WIDTH,
+        ".block_count": blocks,
+        ".nextn_predict_layers": blocks,
+        ".feed_forward_length": f.INNER,
+        ".attention.head_count": heads,
+        ".attention.head_count_kv": f.KV_HEADS,
+        ".attention.key_length": 2 * f.HEAD,
+        ".attention.value_length": 2 * f.HEAD,
+        ".attention.key_length_swa": f.HEAD,
+        ".attention.value_length_swa": f.HEAD,
+        ".attention.sliding_window": 1024,
+        ".attention.sliding_window_pattern": [block < blocks - 1 for block in range(blocks)],
+        ".attention.layer_norm_rms_epsilon": 1e-6,
+        ".rope.dimension_count": 2 * f.HEAD,
+        ".rope.dimension_count_swa": f.HEAD,
+    }
+    return write_gguf(
+        folder / "assistant.gguf", "gemma4-assistant", keys, rows, vocab_size=f.VOCAB, tokenizer="llama"
+    )

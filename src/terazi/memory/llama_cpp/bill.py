@@ -10,9 +10,8 @@ from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, alignment_bytes, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
-from terazi.memory.llama_cpp.draft import DRAFT, Context, draft_context, settle
+from terazi.memory.llama_cpp.draft import CACHELESS, DRAFT, Context, draft_context, draws_head, settle
 from terazi.memory.llama_cpp.draft_bill import with_draft
-from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
@@ -69,10 +68,10 @@ def weigh(
     resolved = resolve(spec, settings, devices)
 
     def of_context(context: Context) -> Bill:
-        lender = place_tensors(spec, settings, resolved, isa) if context.borrows else ()
-        return _of_context(context, isa, lender)
+        return _of_context(context, isa, model if context.borrows else None)
 
-    bill = of_context(Context(spec, settings, resolved, family_of(spec)))
+    model = Context(spec, settings, resolved, family_of(spec))
+    bill = of_context(model)
     if settings.speculation.kinds is not None or companions:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
@@ -85,15 +84,22 @@ def weigh(
     return replace(bill, reasons=reasons, exact=not reasons)
 
 
-def _of_context(context: Context, isa: frozenset[str], lender: tuple[Placement, ...]) -> Bill:
-    """What one model and its one context hold; a draft may use weights of the *lender* too."""
+def _of_context(context: Context, isa: frozenset[str], lender: Context | None) -> Bill:
+    """What one model and its one context hold; a draft may use weights and caches of the *lender* too."""
     spec, settings, resolved, family, _ = context
-    caches = cache_layers(spec, family, settings, resolved)
+    if lender is None and spec.architecture in CACHELESS:
+        raise UsageError(
+            f"{spec.name} is a draft for another model, and reads that one's cache.",
+            hint="Give the model itself with -m, and this file with -md and --spec-type draft-mtp.",
+        )
+    caches = _caches_of(context, lender)
     states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)
     buffers = weight_buffers(placements, settings, resolved, isa)
-    borrowed = borrowed_placements(spec, lender) if lender else ()
-    _check_borrowed(borrowed, resolved)
+    borrowed: tuple[Placement, ...] = ()
+    if lender:
+        borrowed = borrowed_placements(spec, place_tensors(lender.spec, lender.settings, lender.resolved, isa))
+        _check_borrowed(caches, borrowed, resolved)
     used = (*placements, *borrowed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
     lines = [
@@ -117,14 +123,25 @@ def _of_context(context: Context, isa: frozenset[str], lender: tuple[Placement, 
     )
 
 
-def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
-    """The engine's scheduler aborts over a weight whose device isn't one of its own."""
+def _caches_of(context: Context, lender: Context | None) -> tuple[CacheLayer, ...]:
+    spec, settings, resolved, family, _ = context
+    if lender is None or family is None or spec.architecture not in CACHELESS:
+        return cache_layers(spec, family, settings, resolved)
+    from terazi.memory.llama_cpp.gemma4_assistant import shared_caches
+
+    return shared_caches(spec, family, cache_layers(lender.spec, lender.family, lender.settings, lender.resolved))
+
+
+def _check_borrowed(caches: tuple[CacheLayer, ...], borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
+    """The engine's scheduler aborts over a tensor whose device isn't one of its own."""
     reach = {HOST, *(device.id for device in resolved.devices)}
-    for placement in borrowed:
-        if placement.device not in reach:
+    used = [(placement.tensor.name, placement.device) for placement in borrowed]
+    used += [(f"cache of block {cache.block}", cache.device) for cache in caches if cache.shared]
+    for name, device in used:
+        if device not in reach:
             raise UsageError(
-                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on "
-                f"{placement.device}, which isn't one of its devices.",
+                f"llama.cpp would abort: the draft needs the model's {name} on {device}, which isn't one of its "
+                "devices.",
                 hint="Leave -devd out, or name that device with it.",
             )
 
@@ -140,7 +157,7 @@ def _reasons(
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
             "layer and a generous compute buffer are counted."
         )
-    elif resolved.draft_head and spec.architecture not in HEADS:
+    elif resolved.draft_head and not draws_head(spec):
         yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
     if settings.split_mode == "tensor" and len(resolved.devices) > 1:
         yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
@@ -256,7 +273,7 @@ def _compute(
     states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
 ) -> Iterator[BillLine]:
-    if family is None or (resolved.draft_head and spec.architecture not in HEADS):
+    if family is None or (resolved.draft_head and not draws_head(spec)):
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:

@@ -16,6 +16,7 @@ from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import backend_of
 from terazi.memory.llama_cpp.cache_rules import WITHOUT_CACHE
+from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
@@ -42,14 +43,17 @@ _WITH_HEADS = _ONE_BLOCK | {
     "bailingmoe3",
     "cohere2moe",
     "deepseek4",
+    "gemma4-assistant",
     "glm5-next",
     "hy_v3",
     "mimo2",
     "qwen4exp",
     "step35",
 }
-#: Drafts that go without an embedding or an output matrix of their own.
-_BORROWERS = frozenset({"eagle3", "dflash"})
+#: Drafts that go without an embedding, an output matrix or a cache of their own.
+BORROWERS = frozenset({"dflash", "eagle3", "gemma4-assistant"})
+#: Drafts that read the model's own caches.
+CACHELESS = frozenset({"gemma4-assistant"})
 #: Kind → the architecture that it needs.
 _OWN_KINDS = {"draft-eagle3": "eagle3", "draft-dflash": "dflash", "draft-dspark": "dflash"}
 #: These draft with multi-head latent attention only.
@@ -61,7 +65,7 @@ _SAME_KIND = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
 
 
 class Context(NamedTuple):
-    """One context to weigh. With *borrows* its graph may use the model's embedding and output matrix."""
+    """One context to weigh. With *borrows* its graph uses weights, or caches, of the model itself."""
 
     spec: ModelSpec
     settings: LlamaCppSettings
@@ -92,8 +96,13 @@ class DraftContext(NamedTuple):
     @property
     def context(self) -> Context:
         """The same, to weigh."""
-        borrows = self.own_weights and self.spec.architecture in _BORROWERS
+        borrows = self.own_weights and self.spec.architecture in BORROWERS
         return Context(self.spec, self.settings, self.resolved, family_of(self.spec), borrows)
+
+
+def draws_head(spec: ModelSpec) -> bool:
+    """Whether the graph of *spec*'s draft head is known here."""
+    return spec.architecture in HEADS or spec.architecture in CACHELESS
 
 
 def draft_model(companions: tuple[Companion, ...]) -> ModelSpec | None:
@@ -204,6 +213,8 @@ def _settings(settings: LlamaCppSettings, resolved: Resolved, draft: ModelSpec |
         derived = replace(derived, n_batch=min(settings.n_batch, settings.n_ubatch or settings.n_batch))
     if draft is None:
         return derived
+    if draft.architecture in CACHELESS:
+        derived = replace(derived, type_k=settings.type_k, type_v=settings.type_v)
     one_device = len(own.devices) == 1 and own.devices != ("none",)
     return replace(
         derived,
@@ -244,6 +255,12 @@ def _check_head(spec: ModelSpec) -> None:
         )
 
 
+def hidden_width(spec: ModelSpec) -> int:
+    """Elements of the hidden state that a model gives out (``llama_hparams::n_embd_out``)."""
+    width = spec.metadata.get(f"{spec.architecture}.embedding_length_out", 0)
+    return width if isinstance(width, int) and width > 0 else spec.embedding_length
+
+
 def _dropped(spec: ModelSpec, draft: ModelSpec | None, speculation: Speculation) -> str | None:
     """Why no speculation comes of it, although the engine starts."""
     if spec.architecture in WITHOUT_CACHE:
@@ -263,10 +280,10 @@ def _dropped(spec: ModelSpec, draft: ModelSpec | None, speculation: Speculation)
         return f"--spec-type {kind} needs an {architecture} draft, this is {draft.architecture}"
     if speculation.uses("draft-simple"):
         return vocabulary_mismatch(spec, draft)
-    if speculation.uses("draft-mtp") and draft.embedding_length != spec.embedding_length:
+    if speculation.uses("draft-mtp") and hidden_width(draft) != hidden_width(spec):
         raise UsageError(
-            f"llama.cpp would abort: the draft head is {draft.embedding_length} wide, the model "
-            f"{spec.embedding_length}.",
+            f"llama.cpp would abort: hidden states of the draft head are {hidden_width(draft)} wide, the model's "
+            f"{hidden_width(spec)}.",
             hint="Give the draft head of this very model.",
         )
     return None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from terazi.memory.bill import Bill, BillLine, LineBasis, Term
-from terazi.memory.llama_cpp.draft import DRAFT, Context, DraftContext
+from terazi.memory.llama_cpp.draft import DRAFT, Context, DraftContext, hidden_width
 from terazi.memory.llama_cpp.draft_growth import NGRAM, WeighContext, draft_growth, host_line, ngram_growth
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.process import second_context_line
@@ -81,7 +81,7 @@ def _head_outputs(draft: DraftContext) -> BillLine:
     logits, probabilities, token and candidates that they are picked from.
     """
     picked = 3 * draft.spec.vocab_size + 1 if draft.resolved.samples else 0
-    size = 4 * draft.resolved.n_seq_max * (draft.spec.embedding_length + picked)
+    size = 4 * draft.resolved.n_seq_max * (hidden_width(draft.spec) + picked)
     note = "hidden states for the next step" + (", and candidates picked on its device" if picked else "")
     return host_line(size, "output-buffer.head", LineBasis.EXACT, note, part=DRAFT)
 

@@ -9,14 +9,8 @@ from terazi.memory.llama_cpp.sketch import Sketch
 
 def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
     """The graph of *sketch*'s model, ready for the scheduler. Rare drawings are imported when they are needed."""
-    if sketch.batch.draft_head:
-        from terazi.memory.llama_cpp.draft_head import draw_draft_head
-
-        return draw_draft_head(sketch, caches)
-    if sketch.family.drawing == "eagle3":
-        from terazi.memory.llama_cpp.eagle3 import draw_eagle3
-
-        return draw_eagle3(sketch, caches)
+    if sketch.batch.draft_head or sketch.family.drawing in {"eagle3", "gemma4-assistant"}:
+        return _draw_draft(sketch, caches)
     if sketch.family.drawing == "rwkv":
         from terazi.memory.llama_cpp.rwkv import draw_rwkv
 
@@ -46,3 +40,17 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
 
         return draw_encoder(sketch)
     return draw_decoder(sketch, caches)
+
+
+def _draw_draft(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+    if sketch.family.drawing == "gemma4-assistant":
+        from terazi.memory.llama_cpp.gemma4_assistant import draw_gemma4_assistant
+
+        return draw_gemma4_assistant(sketch, caches)
+    if sketch.family.drawing == "eagle3":
+        from terazi.memory.llama_cpp.eagle3 import draw_eagle3
+
+        return draw_eagle3(sketch, caches)
+    from terazi.memory.llama_cpp.draft_head import draw_draft_head
+
+    return draw_draft_head(sketch, caches)
