@@ -8,7 +8,7 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
-from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.draft import CACHELESS, DRAFT, Context, draft_context, draws_head, settle
 from terazi.memory.llama_cpp.draft_bill import with_draft
@@ -30,7 +30,7 @@ from terazi.memory.llama_cpp.weights import (
     weight_buffers,
 )
 from terazi.models.spec import ModelSpec
-from terazi.units import MIB, pad
+from terazi.units import MIB
 
 #: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
 FIT_MARGIN_BYTES = 1024 * MIB
@@ -186,8 +186,7 @@ def _weights(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
     return BillLine(
         term=Term.WEIGHTS,
         device=buffer.device,
-        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
-        bytes=min(buffer.tensor_bytes, pad(buffer.buffer_bytes, alignment_bytes(None))),
+        bytes=buffer.tensor_bytes,
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
         memory=_weights_memory(buffer, settings),

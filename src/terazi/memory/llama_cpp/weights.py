@@ -15,13 +15,14 @@ from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import kept_of_drafts, loaded_blocks
-from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
+from terazi.memory.llama_cpp.buffers import HOST_ALIGNMENT, PINNED_HOST, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec, Tensor
+from terazi.units import pad
 
 #: ``common/common.h:LLM_FFN_EXPS_REGEX``, b11434, and the same for one block.
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -162,8 +163,11 @@ def weight_buffers(
         device = by_id.get(where)
         needed = sum(_bytes(tensor, device, kind, isa) for tensor in tensors)
         span = _mapped_bytes(tensors) if key in mapped else needed
-        # what another buffer maps is counted there
+        # what another buffer maps is counted there, and a tensor that is there twice is mapped once
         others = [tensor for other, there in mapped.items() if other != key and key in mapped for tensor in there]
+        reach = span - _inside(tensors, others)
+        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
+        needed = min(needed, pad(reach, HOST_ALIGNMENT))
         buffers.append(
             WeightBuffer(
                 device=where,
@@ -171,7 +175,7 @@ def weight_buffers(
                 tensor_bytes=needed,
                 buffer_bytes=span,
                 mapped=key in mapped,
-                gap_bytes=max(0, span - needed - _inside(tensors, others)),
+                gap_bytes=max(0, reach - needed),
                 largest_bytes=max(tensor.n_bytes for tensor in tensors),
                 products=_products(tensors),
             )
