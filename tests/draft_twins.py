@@ -227,6 +227,5 @@ def write_assistant(folder: Path) -> Path:
         ".rope.dimension_count": 2 * f.HEAD,
         ".rope.dimension_count_swa": f.HEAD,
     }
-    return write_gguf(
-        folder / "assistant.gguf", "gemma4-assistant", keys, rows, vocab_size=f.VOCAB, tokenizer="llama"
-    )
+    path = folder / "assistant.gguf"
+    return write_gguf(path, "gemma4-assistant", keys, rows, vocab_size=f.VOCAB, tokenizer="llama")
