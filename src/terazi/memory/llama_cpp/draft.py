@@ -52,6 +52,8 @@ _WITH_HEADS = _ONE_BLOCK | {
 }
 #: Drafts that go without an embedding, an output matrix or a cache of their own.
 BORROWERS = frozenset({"dflash", "eagle3", "gemma4-assistant"})
+#: Drafts that read features in a pass of their own, and give out logits for all of a batch (``has_encoder``).
+_ENCODERS = frozenset({"dflash", "eagle3"})
 #: Drafts that read the model's own caches.
 CACHELESS = frozenset({"gemma4-assistant"})
 #: Kind → the architecture that it needs.
@@ -172,7 +174,7 @@ def draft_context(
         spec=draft or spec,
         settings=derived,
         resolved=second._replace(
-            n_outputs=min(second.n_tokens, rows),
+            n_outputs=min(second.n_tokens, second.n_batch if (draft or spec).architecture in _ENCODERS else rows),
             kept_states=1,
             draft_head=speculation.uses("draft-mtp"),
             samples=reads_hidden and dropped is None and speculation.backend_sampling,

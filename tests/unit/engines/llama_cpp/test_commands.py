@@ -236,3 +236,7 @@ def test_a_draft_from_a_repository_is_named_as_one() -> None:
     (chosen,) = read("llama-server -m a.gguf --hf-repo-draft org/small -md draft.gguf").extra_files
     assert (alone.part, alone.path) == ("draft", "hf:org/small:Q8_0")
     assert chosen.path == "hf:org/small:draft.gguf"
+    # a repository may have a draft beside the model
+    (note,) = read("llama-server -hf org/model --spec-type draft-mtp").notes
+    assert "draft-mtp" in note
+    assert not read("llama-server -hf org/model --spec-type draft-mtp -md head.gguf").notes
