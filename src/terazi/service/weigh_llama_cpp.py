@@ -8,7 +8,6 @@ from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
-from terazi.memory.llama_cpp.draft import settle, speculation_notes
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
@@ -66,15 +65,16 @@ def weigh_words(
     companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
     for companion in companions:
         _check_architecture(companion.spec)
-    command = dataclasses.replace(command, settings=settle(command.settings, companions))
+    notes = command.notes
+    if companions or command.settings.speculation.kinds:
+        from terazi.memory.llama_cpp.draft import settle, speculation_notes
+
+        command = dataclasses.replace(command, settings=settle(command.settings, companions))
+        notes = (*notes, *speculation_notes(spec, command.settings, companions))
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    notes = (
-        *command.notes,
-        *speculation_notes(spec, command.settings, companions),
-        *_projector_note(command, spoken),
-    )
+    notes = (*notes, *_projector_note(command, spoken))
     weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
 

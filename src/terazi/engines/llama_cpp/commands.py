@@ -274,8 +274,8 @@ class _Reader:
         kinds = [kind for kind in self._settings.speculation.kinds or () if kind in _WITH_SIDECARS]
         if kinds and self._names.get("--hf-repo") and not any(file.part == "draft" for file in self._extra_files()):
             self._note(
-                f"If the repository has a draft file of its own, llama.cpp drafts with it ({', '.join(kinds)}); weigh "
-                "that one with -md."
+                f"If the repository has a draft file of its own ({', '.join(kinds)}), llama.cpp drafts with it; "
+                "weigh that one with -md."
             )
 
     def _extra_files(self) -> tuple[ExtraFile, ...]:

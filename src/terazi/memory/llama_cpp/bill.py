@@ -10,8 +10,7 @@ from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
-from terazi.memory.llama_cpp.draft import CACHELESS, DRAFT, Context, draft_context, draws_head, settle
-from terazi.memory.llama_cpp.draft_bill import with_draft
+from terazi.memory.llama_cpp.context import CACHELESS, Context
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
@@ -64,7 +63,13 @@ def weigh(
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
-    settings = settle(settings, companions)
+    speculates = settings.speculation.kinds is not None or bool(companions)
+    if speculates:
+        # most commands don't, and spare these imports
+        from terazi.memory.llama_cpp.draft import draft_context, settle
+        from terazi.memory.llama_cpp.draft_bill import with_draft
+
+        settings = settle(settings, companions)
     resolved = resolve(spec, settings, devices)
 
     def of_context(context: Context) -> Bill:
@@ -72,14 +77,14 @@ def weigh(
 
     model = Context(spec, settings, resolved, family_of(spec))
     bill = of_context(model)
-    if settings.speculation.kinds is not None or companions:
+    if speculates:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
-        bill = with_draft(bill, spec, settings, resolved, draft=draft, weigh_context=of_context)
+        bill = with_draft(bill, model, draft, of_context)
     reasons = (
         *bill.reasons,
         *_fit_reasons(settings, resolved, bill),
-        *(f"What {c.flag} loads isn't in this bill." for c in companions if c.part != DRAFT),
+        *(f"What {c.flag} loads isn't in this bill." for c in companions if c.part != "draft"),
     )
     return replace(bill, reasons=reasons, exact=not reasons)
 
@@ -157,10 +162,19 @@ def _reasons(
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
             "layer and a generous compute buffer are counted."
         )
-    elif resolved.draft_head and not draws_head(spec):
+    elif not _draws(spec, resolved):
         yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
     if settings.split_mode == "tensor" and len(resolved.devices) > 1:
         yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+
+
+def _draws(spec: ModelSpec, resolved: Resolved) -> bool:
+    """Whether the graph of this context is known here, the family being known."""
+    if not resolved.draft_head:
+        return True
+    from terazi.memory.llama_cpp.draft import draws_head
+
+    return draws_head(spec)
 
 
 def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
@@ -272,7 +286,7 @@ def _compute(
     states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
 ) -> Iterator[BillLine]:
-    if family is None or (resolved.draft_head and not draws_head(spec)):
+    if family is None or not _draws(spec, resolved):
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
