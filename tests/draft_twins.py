@@ -132,6 +132,14 @@ FAMILIES["glm4"] = _GLM4._replace(
 )
 
 
+def write_head_alone(folder: Path, name: str) -> Path:
+    """A file with nothing but the tables and the draft block of a twin, as converters make them on demand."""
+    twin = FAMILIES[name]
+    missing: f.Shapes = dict.fromkeys((*f.BLOCK, *twin.of_block(0), *twin.of_block(1)), ())
+    alone = twin._replace(of_block=lambda block: twin.of_block(block) if block == f.BLOCKS else missing)
+    return f.write_twin(folder, f"{name}-head", alone._replace(architecture=twin.architecture or name))
+
+
 def write_draft_twin(folder: Path, name: str) -> Path:
     """Write the twin *name* and return its path."""
     if name in FAMILIES:

@@ -216,6 +216,21 @@ def test_draft_that_cant_reach_the_models_output_is_refused(tmp_path: Path, endp
     assert not llama_engine.load_lines(command[1:])[1]
 
 
+@pytest.mark.parametrize("setting", ["-c 4096", "--rpc {2} -c 4096 -ngl 99 -ts 1,1"])
+def test_draft_head_in_a_file_of_its_own(setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    """The file itself says that it drafts, so that --spec-type isn't needed."""
+    model, head = (
+        draft_twins.write_draft_twin(tmp_path, "glm4moe"),
+        draft_twins.write_head_alone(tmp_path, "glm4moe"),
+    )
+    command = command_of(model, f"-md {head} --no-repack {setting}", endpoints)
+    bill = bill_of(command)
+    log, head_log = llama_engine.run_drafting_server(command[1:], endpoints=endpoints)
+    assert bill.exact
+    assert_equal(bill, "", log)
+    assert_equal(bill, "draft", head_log)
+
+
 def test_model_without_a_draft_head_is_refused(models: dict[str, Path]) -> None:
     command = command_of(models["smollm2"], "--spec-type draft-mtp -c 4096", ())
     with pytest.raises(UsageError, match="no draft head"):
