@@ -11,7 +11,7 @@ from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
-from terazi.models.sources import load_model
+from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import forecast, score
 from terazi.placement.plan import Plan, Refusal
@@ -19,6 +19,7 @@ from terazi.service.weighing import Weighing
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.commands import Command
+    from terazi.engines.llama_cpp.extra_files import ExtraFile
     from terazi.engines.recognise import Spoken
 
 
@@ -62,9 +63,7 @@ def weigh_words(
         )
     spec = load_model(_model_argument(command))
     _check_architecture(spec)
-    companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
-    for companion in companions:
-        _check_architecture(companion.spec)
+    companions = tuple(_beside(file) for file in command.extra_files)
     notes = command.notes
     if companions or command.settings.speculation.kinds:
         from terazi.memory.llama_cpp.draft import settle, speculation_notes
@@ -110,6 +109,15 @@ def _projector_note(command: "Command", spoken: "Spoken") -> tuple[str, ...]:
     return (
         f"Not in the bill: the multimodal projector {file}, which -hf loads as well (--no-mmproj leaves it out).",
     )
+
+
+def _beside(file: "ExtraFile") -> Companion:
+    """The header of a file that is loaded beside the model: another model, or a part of one."""
+    if file.part != "draft":
+        return Companion(file.part, file.flag, load_companion(file.path, file.part, origin=file.path), file.scale)
+    spec = load_model(file.path)
+    _check_architecture(spec)
+    return Companion(file.part, file.flag, spec)
 
 
 def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:
@@ -179,7 +187,12 @@ def _weighing(
 def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
     from terazi.engines.llama_cpp.arguments import settings_argv
+    from terazi.engines.llama_cpp.extra_files import ExtraFile, as_typed
 
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
-    beside = [(c.flag, c.spec.files[0].path) for c in weighing.companions if c.spec.files]
+    beside = [
+        as_typed(ExtraFile(c.part, c.flag, c.spec.files[0].path, c.scale))
+        for c in weighing.companions
+        if c.spec.files
+    ]
     return settings_argv(weighing.outcome.settings, path, beside)

@@ -77,7 +77,7 @@ def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], 
 def _largest(
     planned: dict[_Group, list[tuple[tuple[str, int], ...]]], together: str
 ) -> dict[_Group, list[tuple[tuple[str, int], ...]]]:
-    """*planned* with one device in the place of all accelerators: of each buffer, the largest that one of them has."""
+    """*planned* with one device in the place of all accelerators: of each buffer, the largest of any one's."""
     found = {group: buffers for group, buffers in planned.items() if group[0] == HOST}
     most: dict[_Group, dict[tuple[str, ...], tuple[tuple[str, int], ...]]] = {}
     for (device, term, kind), buffers in planned.items():

@@ -7,6 +7,7 @@ from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
+from terazi.memory.llama_cpp.beside import NOTHING, Beside, weigh_beside
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
@@ -73,9 +74,11 @@ def weigh(
     resolved = resolve(spec, settings, devices)
 
     def of_context(context: Context) -> Bill:
-        return _of_context(context, isa, model if context.borrows else None)
+        own = context.spec is spec and not context.resolved.draft_head
+        return _of_context(context, isa, model if context.borrows else None, beside if own else NOTHING)
 
     model = Context(spec, settings, resolved, family_of(spec))
+    beside = weigh_beside(companions, spec, settings, resolved, devices, isa=isa) if companions else NOTHING
     bill = of_context(model)
     if speculates:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
@@ -84,13 +87,23 @@ def weigh(
     reasons = (
         *bill.reasons,
         *_fit_reasons(settings, resolved, bill),
-        *(f"What {c.flag} loads isn't in this bill." for c in companions if c.part != "draft"),
+        *beside.reasons,
     )
-    return replace(bill, reasons=reasons, exact=not reasons)
+    return replace(
+        bill,
+        # a projector is loaded last
+        lines=(*bill.lines, *beside.projector),
+        growth=(*bill.growth, *beside.growth),
+        reasons=reasons,
+        exact=not reasons,
+    )
 
 
-def _of_context(context: Context, isa: frozenset[str], lender: Context | None) -> Bill:
-    """What one model and its one context hold; a draft may use weights and caches of the *lender* too."""
+def _of_context(context: Context, isa: frozenset[str], lender: Context | None, beside: Beside = NOTHING) -> Bill:
+    """What one model and its one context hold, with the adapters that are loaded into it.
+
+    A draft may use weights and caches of the *lender* too.
+    """
     spec, settings, resolved, family, _ = context
     if lender is None and spec.architecture in CACHELESS:
         raise UsageError(
@@ -113,8 +126,18 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None) -
         *(gap for gap in gaps if gap.memory is Memory.PINNED),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *_state(spec, settings, resolved, states),
-        *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=used),
+        *_compute(
+            spec,
+            family,
+            settings,
+            resolved,
+            caches=caches,
+            states=states,
+            placements=used,
+            beside=beside,
+        ),
         *_overhead(spec, settings, resolved),
+        *beside.lines,
     ]
     return Bill(
         engine="llama.cpp",
@@ -124,7 +147,7 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None) -
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
         growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
-        reasons=tuple(_reasons(spec, settings, resolved, family)),
+        reasons=(*_reasons(spec, settings, resolved, family, beside), *_moved_reasons(placements, resolved)),
     )
 
 
@@ -156,7 +179,10 @@ def _reasons(
     settings: LlamaCppSettings,
     resolved: Resolved,
     family: Family | None,
+    beside: Beside,
 ) -> Iterator[str]:
+    if family is None and beside.adapters:
+        yield "What adapters add to the graph isn't counted: the family isn't known here."
     if family is None:
         yield (
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
@@ -175,6 +201,17 @@ def _draws(spec: ModelSpec, resolved: Resolved) -> bool:
     from terazi.memory.llama_cpp.draft import draws_head
 
     return draws_head(spec)
+
+
+def _moved_reasons(placements: tuple[Placement, ...], resolved: Resolved) -> Iterator[str]:
+    """Fused hyper-connections must run where their layer is, or the engine takes them apart (``resolve``)."""
+    for tensor, device, _ in placements:
+        if ".hc_" in tensor.name and tensor.block is not None and device != resolved.layer_devices[tensor.block]:
+            yield (
+                f"{tensor.name} is moved away from its layer, and the engine then draws hyper-connections step by "
+                "step; here they are drawn as one."
+            )
+            return
 
 
 def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
@@ -285,15 +322,24 @@ def _compute(
     caches: tuple[CacheLayer, ...],
     states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
+    beside: Beside,
 ) -> Iterator[BillLine]:
     if family is None or not _draws(spec, resolved):
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
         sizes = compute_bytes(
-            spec, family, settings, resolved, caches=caches, states=states or (), placements=placements
+            spec,
+            family,
+            settings,
+            resolved,
+            caches=caches,
+            states=states or (),
+            placements=placements,
+            adapters=beside.adapters,
+            steered=beside.steered,
         )
-        formula, basis = "compute.replay", _replay_basis(resolved)
+        formula, basis = "compute.replay", _replay_basis(resolved, family, beside)
     # the host's own lies in the first device's pinned memory, if it has some (``llama_context``)
     pinned = bool(resolved.devices) and backend_of(resolved.devices[0]) in PINNED_HOST
     for device, size in sizes.items():
@@ -308,9 +354,14 @@ def _compute(
         )
 
 
-def _replay_basis(resolved: Resolved) -> LineBasis:
-    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own."""
-    return LineBasis.MODELLED if resolved.devices else LineBasis.EXACT
+def _replay_basis(resolved: Resolved, family: Family, beside: Beside) -> LineBasis:
+    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own.
+
+    Outside the plain decoder some weights are multiplied without their adapters; which isn't told apart here.
+    """
+    plain = family.drawing == "decoder" and not (family.latent or family.sparse or family.recurrent)
+    changed = bool(beside.adapters or beside.steered)
+    return LineBasis.MODELLED if resolved.devices or (changed and not plain) else LineBasis.EXACT
 
 
 def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:

@@ -5,10 +5,10 @@ Does I/O; imported only by ``service`` and ``cli``. Reads headers, never weights
 """
 
 from terazi.models.sources.demo import demo_path
-from terazi.models.sources.local import load_path
+from terazi.models.sources.local import load_companion, load_path
 from terazi.models.spec import ModelSpec
 
-__all__ = ["demo_path", "load_model"]
+__all__ = ["demo_path", "load_companion", "load_model"]
 
 # The client of the hub and the readers of rarer formats are imported when they are needed: start-up counts.
 
