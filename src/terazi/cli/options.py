@@ -33,7 +33,7 @@ def add_price(parser: argparse.ArgumentParser) -> None:
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Engine settings that may be pinned; what isn't given is chosen and said."""
     group = parser.add_argument_group("engine settings (chosen when not given)")
-    group.add_argument("--engine", choices=["llama.cpp"], help="which engine")
+    group.add_argument("--engine", choices=["llama.cpp", "ollama"], help="which engine")
     group.add_argument("--kv-type", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0 …")
     group.add_argument("--gpu-layers", type=natural, metavar="N", help="layers to put on accelerators")
     group.add_argument("--tensor-split", metavar="A,B,…", help="shares of the accelerators")

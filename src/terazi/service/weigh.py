@@ -61,14 +61,29 @@ def weigh_model(
     workload: Workload,
     pins: Mapping[str, object],
     *,
+    engine: str | None = None,
     price_per_kwh: float | None = None,
 ) -> Weighing:
     """Choose the settings that aren't pinned, and weigh; the cost comes in the currency of *price_per_kwh*.
+
+    Args:
+        argument: MODEL; a Modelfile is weighed as Ollama would run it.
+        machine: to weigh it against.
+        workload: what is to be served.
+        pins: settings that are not to be chosen.
+        engine: ``llama.cpp`` or ``ollama``; None goes by the model.
+        price_per_kwh: of electricity.
 
     Raises:
         ModelFileError, UsageError: the model can't be read.
         RefusedError: no llama.cpp of the known build can load this architecture.
     """
+    modelfile = _is_modelfile(argument)
+    if engine == "ollama" or (modelfile and engine is None):
+        from terazi.service import weigh_ollama
+
+        weigh = weigh_ollama.weigh_modelfile if modelfile else weigh_ollama.weigh_spec
+        return weigh(argument, machine, workload, pins, price_per_kwh=price_per_kwh)
     spec = load_model(argument)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
         # what was asked for is longer than what would be chosen
@@ -76,6 +91,14 @@ def weigh_model(
     from terazi.service.weigh_llama_cpp import weigh_spec
 
     return weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
+
+
+def _is_modelfile(argument: str) -> bool:
+    if "modelfile" not in argument.lower():  # start-up is part of the product
+        return False
+    from terazi.engines.ollama.modelfile import is_modelfile
+
+    return is_modelfile(argument)
 
 
 def weigh_command(
@@ -94,6 +117,10 @@ def weigh_command(
         from terazi.service.weigh_llama_cpp import weigh_words
 
         return weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
+    if spoken.engine == "ollama":
+        from terazi.service import weigh_ollama
+
+        return weigh_ollama.weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
     raise UsageError(
         f"{spoken.engine} commands can't be weighed yet.", hint="Give a command of llama-server, or a MODEL."
     )

@@ -54,7 +54,6 @@ def weigh_words(
         ModelFileError: the model can't be read.
     """
     from terazi.engines.llama_cpp.commands import parse_command
-    from terazi.placement.follow import follow
 
     command = parse_command(spoken.argv, spoken.environment)
     if command.unknown_flags:
@@ -62,14 +61,28 @@ def weigh_words(
             f"{command.tool} {BUILD} has no flag {', '.join(command.unknown_flags)}, so it would not start",
             hint=f"compare with: {command.tool} --help",
         )
-    if command.hf_repo is not None:
-        raise UsageError(
-            f"the model of this command lies on Hugging Face ({command.hf_repo}), which can't be read yet",
-            hint="download the file and say -m path/to/model.gguf",
-        )
-    if command.model_path is None:
-        raise UsageError(f"the {command.tool} command names no local model file", hint="add -m path/to/model.gguf")
-    spec = load_model(command.model_path)
+    spec = load_model(_model_argument(command))
+    command = _with_projector(command, spoken)
+    return weigh_parsed(command, spec, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
+
+
+def weigh_parsed(
+    command: "Command",
+    spec: ModelSpec,
+    machine: Machine,
+    *,
+    prompt: int,
+    output: int,
+    price_per_kwh: float | None,
+) -> Weighing:
+    """Weigh *spec* under the settings of *command*, with the files that it names beside the model.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
+        ModelFileError: a file beside the model can't be read.
+    """
+    from terazi.placement.follow import follow
+
     _check_architecture(spec)
     companions = tuple(_beside(file) for file in command.extra_files)
     command = dataclasses.replace(command, settings=settle(command.settings, companions))
@@ -79,6 +92,45 @@ def weigh_words(
     notes = (*command.notes, *speculation_notes(spec, command.settings, companions))
     weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
+
+
+def _model_argument(command: "Command") -> str:
+    """The MODEL that a command line names. One on the hub is preferred, as by the engine itself.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if command.hf_repo is not None:
+        from terazi.models.hub import from_flags
+
+        return str(from_flags(command.hf_repo, command.hf_file))
+    if command.model_url is not None:
+        return command.model_url
+    if command.model_path is None:
+        raise UsageError(f"the {command.tool} command names no model", hint="add -m path/to/model.gguf")
+    return command.model_path
+
+
+def _with_projector(command: "Command", spoken: "Spoken") -> "Command":
+    """*command* with the projector that ``-hf`` loads besides the model, unless it says otherwise.
+
+    Source: ``common_models_handler_init`` in ``common/arg.cpp``, b11434.
+    """
+    given = {"--no-mmproj", "--no-mmproj-auto", "--mmproj", "-mm", "--mmproj-url", "-mmu"} & set(spoken.argv)
+    if command.hf_repo is None or given or command.tool == "llama-fit-params":
+        return command
+    from terazi.engines.llama_cpp.extra_files import ExtraFile
+    from terazi.models.sources.hub import projector_of
+
+    projector = projector_of(_model_argument(command))
+    if projector is None:
+        return command
+    note = f"-hf loads the multimodal projector {projector.rpartition(':')[2]} as well; --no-mmproj leaves it out."
+    return dataclasses.replace(
+        command,
+        extra_files=(*command.extra_files, ExtraFile("mmproj", "--mmproj", projector)),
+        notes=(*command.notes, note),
+    )
 
 
 def _beside(file: "ExtraFile") -> Companion:
@@ -129,6 +181,11 @@ def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
 
 
 def _check_architecture(spec: ModelSpec) -> None:
+    if spec.format != "gguf":
+        raise UsageError(
+            f"{spec.name} is no GGUF model, and llama.cpp loads no other",
+            hint="get it as a .gguf file, or convert it with llama.cpp's convert_hf_to_gguf.py",
+        )
     if not known_to_engine(spec.architecture):
         raise RefusedError(
             f"llama.cpp {BUILD} does not know the architecture {spec.architecture!r} of {spec.name}",
@@ -158,11 +215,14 @@ def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
     from terazi.engines.llama_cpp.arguments import settings_argv
     from terazi.engines.llama_cpp.extra_files import ExtraFile, as_typed
+    from terazi.models.hub import PREFIX
 
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
-    beside = [
+    beside: list[tuple[str, ...]] = [
         as_typed(ExtraFile(c.part, c.flag, c.spec.files[0].path, c.scale))
         for c in weighing.companions
-        if c.spec.files
+        if c.spec.files and not c.spec.files[0].path.startswith(PREFIX)
     ]
+    if path.startswith(PREFIX) and not any(c.part == "mmproj" for c in weighing.companions):
+        beside.append(("--no-mmproj",))  # -hf would load one, if the repository has it
     return settings_argv(weighing.outcome.settings, path, beside)

@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.beside import NOTHING, Beside, weigh_beside
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
-from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
-from terazi.memory.llama_cpp.draft import draft_context, settle
+from terazi.memory.llama_cpp.draft import Context, draft_context, settle
 from terazi.memory.llama_cpp.draft_bill import with_draft
 from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
@@ -22,9 +23,16 @@ from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, Placement, WeightBuffer, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weights import (
+    BufferKind,
+    Placement,
+    WeightBuffer,
+    borrowed_placements,
+    place_tensors,
+    weight_buffers,
+)
 from terazi.models.spec import ModelSpec
-from terazi.units import MIB, pad
+from terazi.units import MIB
 
 #: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
 FIT_MARGIN_BYTES = 1024 * MIB
@@ -61,11 +69,12 @@ def weigh(
     settings = settle(settings, companions)
     resolved = resolve(spec, settings, devices)
 
-    def of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Bill:
-        return _of_context(spec, settings, resolved, isa)
+    def of_context(context: Context) -> Bill:
+        lender = place_tensors(spec, settings, resolved, isa) if context.borrows else ()
+        return _of_context(context, isa, lender)
 
     beside = weigh_beside(companions, spec, settings, resolved, devices, isa=isa) if companions else NOTHING
-    bill = _of_context(spec, settings, resolved, isa, beside)
+    bill = _of_context(Context(spec, settings, resolved, family_of(spec)), isa, (), beside)
     if settings.speculation.kinds is not None or companions:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
@@ -86,18 +95,20 @@ def weigh(
 
 
 def _of_context(
-    spec: ModelSpec,
-    settings: LlamaCppSettings,
-    resolved: Resolved,
-    isa: frozenset[str],
-    beside: Beside = NOTHING,
+    context: Context, isa: frozenset[str], lender: tuple[Placement, ...], beside: Beside = NOTHING
 ) -> Bill:
-    """What one model and its one context hold, with the adapters that are loaded into it."""
-    family = family_of(spec)
+    """What one model and its one context hold, with the adapters that are loaded into it.
+
+    A draft may use weights of the *lender* too.
+    """
+    spec, settings, resolved, family, _ = context
     caches = cache_layers(spec, family, settings, resolved)
     states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)
     buffers = weight_buffers(placements, settings, resolved, isa)
+    borrowed = borrowed_placements(spec, lender) if lender else ()
+    _check_borrowed(borrowed, resolved)
+    used = (*placements, *borrowed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
     lines = [
         *(_weights(buffer, settings) for buffer in buffers),
@@ -112,7 +123,7 @@ def _of_context(
             resolved,
             caches=caches,
             states=states,
-            placements=placements,
+            placements=used,
             beside=beside,
         ),
         *_overhead(spec, settings, resolved),
@@ -128,6 +139,18 @@ def _of_context(
         growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
         reasons=tuple(_reasons(spec, settings, resolved, family, beside)),
     )
+
+
+def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
+    """The engine's scheduler aborts over a weight whose device isn't one of its own."""
+    reach = {HOST, *(device.id for device in resolved.devices)}
+    for placement in borrowed:
+        if placement.device not in reach:
+            raise UsageError(
+                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on "
+                f"{placement.device}, which isn't one of its devices.",
+                hint="Leave -devd out, or name that device with it.",
+            )
 
 
 def _reasons(
@@ -173,8 +196,7 @@ def _weights(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
     return BillLine(
         term=Term.WEIGHTS,
         device=buffer.device,
-        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
-        bytes=min(buffer.tensor_bytes, pad(buffer.buffer_bytes, alignment_bytes(None))),
+        bytes=buffer.tensor_bytes,
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
         memory=_weights_memory(buffer, settings),

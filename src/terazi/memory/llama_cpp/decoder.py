@@ -119,6 +119,10 @@ def _temperature(sketch: Sketch) -> Node | None:
 
 
 def _attention(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Attention:
+    if sketch.family.sparse == "blocks":
+        from terazi.memory.llama_cpp.block_sparse import BlockSparseAttention
+
+        return BlockSparseAttention(sketch).attend
     if sketch.family.sparse:
         from terazi.memory.llama_cpp.sparse_attention import SparseAttention
 

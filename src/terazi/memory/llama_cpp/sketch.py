@@ -16,6 +16,9 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, Placement
 from terazi.models.spec import ModelSpec
 
+#: These take no batch of tokens and embeddings (``llm_arch_supports_mixed_batch``).
+_NEVER_MIXED = frozenset({"cogvlm", "deepseek4", "granite_switch"})
+
 
 class Batch(NamedTuple):
     """What is reserved for.
@@ -29,6 +32,9 @@ class Batch(NamedTuple):
         pin_norms: whether norms are pinned to the device of their layer.
         slots: sequences in the batch; ``rows`` are those that the memory has room for.
         kept: recurrent states a slot, the last and those to go back to.
+        context: cells that one sequence may use; ``all_cells`` are those of all.
+        micro: the largest micro-batch.
+        taken_apart: fused operations drawn step by step, as they would run elsewhere than their layer.
         v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
         draft_head: the draft head is drawn, not the model.
         samples: tokens are picked in the graph.
@@ -44,6 +50,10 @@ class Batch(NamedTuple):
     rows: int = 1
     kept: int = 1
     v_transposed: bool = False
+    context: int = 0
+    all_cells: int = 0
+    micro: int = 0
+    taken_apart: frozenset[str] = frozenset()
     draft_head: bool = False
     samples: bool = False
 
@@ -76,6 +86,10 @@ class Sketch:
         self.spec, self.family, self.settings, self.batch = spec, family, settings, batch
         self.backends, self.layer_backends = backends, layer_backends
         self.graph = Graph()
+        #: the tokens' numbers, an input of the graph
+        self.tokens = self.input(g.I32, batch.tokens)
+        #: fused operations whose place the engine looks at, with their block
+        self.fused: list[tuple[Node, int]] = []
         self._norm_kind = family.norm
         if family.norm == "by_file":
             rms = spec.metadata.get(f"{spec.architecture}.attention.layer_norm_rms_epsilon")
@@ -172,11 +186,13 @@ class Sketch:
             return Node("pad", g.F32, (given_width, *rows.ne[1:]), (rows,)) if self.deep_inputs else rows
 
         given = self.input(g.F32, given_width, tokens)
-        x = look_up(self.input(g.I32, tokens))
-        mixed_ids, mixed_slots = self.input(g.I32, tokens), self.input(g.I64, tokens)
-        mixed = g.like("dup", self.input(g.F32, given_width, tokens))
-        branch = g.set_rows(mixed, look_up(mixed_ids), mixed_slots)
-        for root in (x, given, branch):
+        x = look_up(self.tokens)
+        roots = [x, given]
+        if self.spec.architecture not in _NEVER_MIXED:
+            mixed_ids, mixed_slots = self.input(g.I32, tokens), self.input(g.I64, tokens)
+            mixed = g.like("dup", self.input(g.F32, given_width, tokens))
+            roots.append(g.set_rows(mixed, look_up(mixed_ids), mixed_slots))
+        for root in roots:
             self.graph.expand(root)
         if self.deep_inputs:
             x = g.view(x, (width, tokens), (x.nb[1],))

@@ -27,6 +27,10 @@ def load_path(path: str, *, origin: str) -> ModelSpec:
         from terazi.models.sources.folder import load_safetensors
 
         return load_safetensors(path, origin=origin)
+    if path.endswith(".json"):
+        from terazi.models.sources.folder import load_config
+
+        return load_config(path, origin=origin)
     if is_directory(path):
         from terazi.models.sources.folder import load_folder
 
@@ -58,7 +62,7 @@ def load_gguf(path: str, *, origin: str) -> ModelSpec:
     return build_spec(parts, origin=origin)
 
 
-def load_companion(path: str, part: str, *, origin: str) -> ModelSpec:
+def load_local_companion(path: str, part: str, *, origin: str) -> ModelSpec:
     """The GGUF file in *path* that goes beside a model: ``mmproj``, ``lora`` or ``control-vector``.
 
     Raises:
