@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from terazi.engines.llama_cpp import oracle
 from terazi.engines.llama_cpp.binary import Binary
+from terazi.engines.llama_cpp.extra_files import ExtraFile, as_typed
 from terazi.engines.llama_cpp.observe import LogReader
 from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.engines.llama_cpp.stand_ins import StoodIn, stand_in
@@ -101,7 +102,8 @@ class Examiner:
                 for number, companion in enumerate(self._companions):
                     own = Path(folder) / str(number)
                     own.mkdir()
-                    beside.append((companion.flag, write_twin(companion.spec, str(own), self._header)))
+                    twin_of = write_twin(companion.spec, str(own), self._header)
+                    beside.append(as_typed(ExtraFile(companion.part, companion.flag, twin_of, companion.scale)))
                 if devices:
                     self._progress(f"starting {len(devices)} stand-in device{'s' * (len(devices) > 1)}")
                 async with stand_ins(
@@ -168,6 +170,8 @@ class Examiner:
             self._unasked.append(f"a real load: the bill is of {oracle.ESTIMATOR}, which loads nothing")
             return
         settings = oracle.server_settings(stood.settings, resolve(self._spec, stood.settings, stood.devices))
+        # a twin isn't warmed up: what is reserved only then is no part of the answer
+        settings = replace(settings, warmup=False)
         bill = weigh(self._spec, settings, stood.devices, self._host.isa, self._companions)
         room = round(self._host.usable_ram_bytes * LOAD_SHARE)
         if settings.repack and _needs(bill) > room:

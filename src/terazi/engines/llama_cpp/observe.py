@@ -23,12 +23,14 @@ class LoadedBuffer:
         buffer: llama.cpp's buffer name, e.g. ``CPU_Mapped``.
         device: the device that holds it; CPU buffers of every kind are ``Host``.
         bytes: as printed, which is MiB with two decimals: exact to 5,243 bytes.
+        part: ``lora`` for an adapter's, ``mmproj`` for those of an encoder's graph; else the log doesn't say.
     """
 
     term: str
     buffer: str
     device: str
     bytes: int
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +57,19 @@ class LoadReport:
         return found
 
 
-_TERMS = {"model": "weights", "KV": "kv", "RS": "state", "compute": "compute", "output": "output"}
-# llama-model.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-kv-cache-dsv4.cpp, llama-context.cpp
-_BUFFER = re.compile(r": +(\S+) +(model|KV|RS|compute|output|DSV4 \S+ state) buffer size = +([\d.]+) MiB")
+_TERMS = {
+    "model": "weights",
+    "KV": "kv",
+    "RS": "state",
+    "compute": "compute",
+    "output": "output",
+    "LoRA": "weights",
+}
+#: Who speaks of a buffer that isn't the model's own.
+_SPEAKERS = (("LoRA", "lora"), ("reserve_compute_meta", "mmproj"))
+# llama-adapter.cpp, clip.cpp, llama-model.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp,
+# llama-kv-cache-dsv4.cpp, llama-context.cpp
+_BUFFER = re.compile(r": +(\S+) +(model|KV|RS|compute|output|LoRA|DSV4 \S+ state) buffer size = +([\d.]+) MiB")
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+),")
 _OFFLOADED = re.compile(r"load_tensors: offloaded (\d+)/(\d+) layers to GPU")
 _DEVICE = re.compile(r"common_param: +- (\S+) +: (.+) \(\d+ MiB, \d+ MiB free\)")
@@ -132,8 +144,9 @@ class LogReader:
         if match := _BUFFER.search(line):
             name, kind, mib = match.groups()
             n = round(float(mib) * MIB)
+            term, part = _TERMS.get(kind, "state"), next((part for word, part in _SPEAKERS if word in line), "")
             self._buffers.append(
-                LoadedBuffer(term=_TERMS.get(kind, "state"), buffer=name, device=self.device_of(name), bytes=n)
+                LoadedBuffer(term=term, buffer=name, device=self.device_of(name), bytes=n, part=part)
             )
         elif match := _LAYER.search(line):
             self._layers[int(match[1])] = self.device_of(match[2])
