@@ -155,7 +155,7 @@ class LogReader:
         elif _CONTEXT.search(line):
             self._context_from = len(self._buffers)
         elif _RESERVE.search(line):  # printed again when a context is reserved anew: the last one holds
-            kept = [b for b in self._buffers[self._context_from :] if b.term != "compute"]
+            kept = [b for b in self._buffers[self._context_from :] if b.term != "compute" or b.part]
             self._buffers[self._context_from :] = kept
         else:
             self._read_fact(line)
