@@ -119,6 +119,24 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
         borrowed = borrowed_placements(spec, place_tensors(lender.spec, lender.settings, lender.resolved, isa))
         _check_borrowed(caches, borrowed, resolved)
     used = (*placements, *borrowed)
+
+    def compute(beside: Beside) -> tuple[BillLine, ...]:
+        return tuple(
+            _compute(
+                spec,
+                family,
+                settings,
+                resolved,
+                caches=caches,
+                states=states,
+                placements=used,
+                beside=beside,
+            )
+        )
+
+    # adapters are applied, and reserved for, before the first request; warming up is one
+    computed = compute(beside if settings.warmup else beside.idle)
+    later = () if settings.warmup or beside == beside.idle else _beyond(compute(beside), computed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
     lines = [
         *(_weights(buffer, settings) for buffer in buffers),
@@ -126,16 +144,7 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
         *(gap for gap in gaps if gap.memory is Memory.PINNED),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *_state(spec, settings, resolved, states),
-        *_compute(
-            spec,
-            family,
-            settings,
-            resolved,
-            caches=caches,
-            states=states,
-            placements=used,
-            beside=beside,
-        ),
+        *computed,
         *_overhead(spec, settings, resolved),
         *beside.lines,
     ]
@@ -146,7 +155,10 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
         page_cache=tuple(gap for gap in gaps if gap.memory is Memory.PAGE_CACHE),
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
-        growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
+        growth=(
+            *growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers),
+            *later,
+        ),
         reasons=tuple(_reasons(spec, settings, resolved, family, beside)),
     )
 
@@ -341,6 +353,14 @@ def _compute(
             memory=Memory.PINNED if pinned and device == HOST else _memory(device),
             note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
+
+
+def _beyond(larger: tuple[BillLine, ...], lines: tuple[BillLine, ...]) -> tuple[BillLine, ...]:
+    """What the first request with adapters adds to the compute buffers *lines*."""
+    held = {line.device: line.bytes for line in lines}
+    more = (replace(line, bytes=line.bytes - held.get(line.device, 0)) for line in larger)
+    note = "the graph with its adapters, from the first request on"
+    return tuple(replace(line, formula="compute.adapted", note=note) for line in more if line.bytes > 0)
 
 
 def _replay_basis(resolved: Resolved, family: Family, beside: Beside) -> LineBasis:
