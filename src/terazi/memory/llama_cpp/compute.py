@@ -17,6 +17,7 @@ from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size, check_single_sequence
+from terazi.memory.llama_cpp.optimise import for_cuda, for_vulkan
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
@@ -58,6 +59,12 @@ def compute_bytes(
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
     ids[HOST] = len(resolved.devices)
 
+    optimisers = {
+        ids[device.id]: for_cuda if backend_of(device) in CUDA_LIKE else for_vulkan
+        for device in resolved.devices
+        if backend_of(device) in CUDA_LIKE | {"vulkan"}
+    }
+
     def schedule(tokens: int, outputs: int, *, flash_attn: bool, pins: bool, slots: int) -> Scheduler:
         sketch = Sketch(
             spec,
@@ -88,6 +95,7 @@ def compute_bytes(
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
             offloads=_offloads(resolved.devices) if settings.op_offload else None,
+            optimisers=optimisers,
         )
 
     slots = resolved.n_seq_max
