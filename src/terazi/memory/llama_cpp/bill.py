@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
+from terazi.memory.llama_cpp.beside import NOTHING, Beside, weigh_beside
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
-from terazi.memory.llama_cpp.draft import DRAFT, draft_context, settle
+from terazi.memory.llama_cpp.draft import Context, draft_context, settle
 from terazi.memory.llama_cpp.draft_bill import with_draft
 from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
@@ -21,7 +23,14 @@ from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, Placement, WeightBuffer, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weights import (
+    BufferKind,
+    Placement,
+    WeightBuffer,
+    borrowed_placements,
+    place_tensors,
+    weight_buffers,
+)
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -60,10 +69,12 @@ def weigh(
     settings = settle(settings, companions)
     resolved = resolve(spec, settings, devices)
 
-    def of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Bill:
-        return _of_context(spec, settings, resolved, isa)
+    def of_context(context: Context) -> Bill:
+        lender = place_tensors(spec, settings, resolved, isa) if context.borrows else ()
+        return _of_context(context, isa, lender)
 
-    bill = of_context(spec, settings, resolved)
+    beside = weigh_beside(companions, spec, settings, resolved, devices, isa=isa) if companions else NOTHING
+    bill = _of_context(Context(spec, settings, resolved, family_of(spec)), isa, (), beside)
     if settings.speculation.kinds is not None or companions:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
@@ -71,18 +82,33 @@ def weigh(
     reasons = (
         *bill.reasons,
         *_fit_reasons(settings, resolved, bill),
-        *(f"What {c.flag} loads isn't in this bill." for c in companions if c.part != DRAFT),
+        *beside.reasons,
     )
-    return replace(bill, reasons=reasons, exact=not reasons)
+    return replace(
+        bill,
+        # a projector is loaded last
+        lines=(*bill.lines, *beside.projector),
+        growth=(*bill.growth, *beside.growth),
+        reasons=reasons,
+        exact=not reasons,
+    )
 
 
-def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]) -> Bill:
-    """What one model and its one context hold."""
-    family = family_of(spec)
+def _of_context(
+    context: Context, isa: frozenset[str], lender: tuple[Placement, ...], beside: Beside = NOTHING
+) -> Bill:
+    """What one model and its one context hold, with the adapters that are loaded into it.
+
+    A draft may use weights of the *lender* too.
+    """
+    spec, settings, resolved, family, _ = context
     caches = cache_layers(spec, family, settings, resolved)
     states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)
     buffers = weight_buffers(placements, settings, resolved, isa)
+    borrowed = borrowed_placements(spec, lender) if lender else ()
+    _check_borrowed(borrowed, resolved)
+    used = (*placements, *borrowed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
     lines = [
         *(_weights(buffer, settings) for buffer in buffers),
@@ -90,8 +116,18 @@ def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved,
         *(gap for gap in gaps if gap.memory is Memory.PINNED),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *_state(spec, settings, resolved, states),
-        *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
+        *_compute(
+            spec,
+            family,
+            settings,
+            resolved,
+            caches=caches,
+            states=states,
+            placements=used,
+            beside=beside,
+        ),
         *_overhead(spec, settings, resolved),
+        *beside.lines,
     ]
     return Bill(
         engine="llama.cpp",
@@ -101,8 +137,20 @@ def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved,
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
         growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
-        reasons=tuple(_reasons(spec, settings, resolved, family)),
+        reasons=(*_reasons(spec, settings, resolved, family, beside), *_moved_reasons(placements, resolved)),
     )
+
+
+def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
+    """The engine's scheduler aborts over a weight whose device isn't one of its own."""
+    reach = {HOST, *(device.id for device in resolved.devices)}
+    for placement in borrowed:
+        if placement.device not in reach:
+            raise UsageError(
+                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on "
+                f"{placement.device}, which isn't one of its devices.",
+                hint="Leave -devd out, or name that device with it.",
+            )
 
 
 def _reasons(
@@ -110,7 +158,10 @@ def _reasons(
     settings: LlamaCppSettings,
     resolved: Resolved,
     family: Family | None,
+    beside: Beside,
 ) -> Iterator[str]:
+    if family is None and beside.adapters:
+        yield "What adapters add to the graph isn't counted: the family isn't known here."
     if family is None:
         yield (
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
@@ -120,6 +171,17 @@ def _reasons(
         yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
     if settings.split_mode == "tensor" and len(resolved.devices) > 1:
         yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+
+
+def _moved_reasons(placements: tuple[Placement, ...], resolved: Resolved) -> Iterator[str]:
+    """Fused hyper-connections must run where their layer is, or the engine takes them apart (``resolve``)."""
+    for tensor, device, _ in placements:
+        if ".hc_" in tensor.name and tensor.block is not None and device != resolved.layer_devices[tensor.block]:
+            yield (
+                f"{tensor.name} is moved away from its layer, and the engine then draws hyper-connections step by "
+                "step; here they are drawn as one."
+            )
+            return
 
 
 def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
@@ -230,15 +292,24 @@ def _compute(
     caches: tuple[CacheLayer, ...],
     states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
+    beside: Beside,
 ) -> Iterator[BillLine]:
     if family is None or (resolved.draft_head and spec.architecture not in HEADS):
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
         sizes = compute_bytes(
-            spec, family, settings, resolved, caches=caches, states=states or (), placements=placements
+            spec,
+            family,
+            settings,
+            resolved,
+            caches=caches,
+            states=states or (),
+            placements=placements,
+            adapters=beside.adapters,
+            steered=beside.steered,
         )
-        formula, basis = "compute.replay", _replay_basis(resolved)
+        formula, basis = "compute.replay", _replay_basis(resolved, family, beside)
     # the host's own lies in the first device's pinned memory, if it has some (``llama_context``)
     pinned = bool(resolved.devices) and backend_of(resolved.devices[0]) in PINNED_HOST
     for device, size in sizes.items():
@@ -253,9 +324,14 @@ def _compute(
         )
 
 
-def _replay_basis(resolved: Resolved) -> LineBasis:
-    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own."""
-    return LineBasis.MODELLED if resolved.devices else LineBasis.EXACT
+def _replay_basis(resolved: Resolved, family: Family, beside: Beside) -> LineBasis:
+    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own.
+
+    Outside the plain decoder some weights are multiplied without their adapters; which isn't told apart here.
+    """
+    plain = family.drawing == "decoder" and not (family.latent or family.sparse or family.recurrent)
+    changed = bool(beside.adapters or beside.steered)
+    return LineBasis.MODELLED if resolved.devices or (changed and not plain) else LineBasis.EXACT
 
 
 def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:

@@ -42,6 +42,8 @@ _DRAFTS = """
     glm4moe hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
 """
 _DRAFTING = frozenset(_DRAFTS.split())
+#: These filter nothing by the length of the trunk: their draft blocks keep a cache in the model's own context too.
+_CACHED_DRAFTS = frozenset({"bailingmoe3", "nemotron_h", "nemotron_h_moe"})
 #: What is left out of a draft block where the engine asks for the rest of it without ``TENSOR_SKIP``.
 _LEFT_OUT = (
     *("attn_norm.", "attn_q.", "attn_k.", "attn_v.", "attn_qkv.", "attn_output.", "ffn_norm."),
@@ -109,4 +111,5 @@ def attention_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool
         return tuple(width == 0 for width in spec.feed_forward_length)
     if recurrent and recurrent.layers != "beside":
         flags = tuple(not recurs for recurs in recurrent_blocks(spec, recurrent))
-    return tuple(flag and block < trunk for block, flag in enumerate(flags))
+    keeps = spec.architecture in _CACHED_DRAFTS
+    return tuple(flag and (keeps or block < trunk) for block, flag in enumerate(flags))

@@ -51,6 +51,9 @@ def index_width(spec: ModelSpec, family: Family, block: int) -> int:
     width = spec.metadata.get(f"{spec.architecture}.attention.indexer.key_length", 0)
     if not family.sparse or not isinstance(width, int):
         return 0
+    if family.sparse == "blocks":
+        dense = spec.metadata.get(f"{spec.architecture}.leading_dense_block_count", 0)
+        return width if isinstance(dense, int) and block >= dense else 0
     types = spec.metadata.get(f"{spec.architecture}.attention.indexer.types")
     if spec.architecture != "glm-dsa":
         has_one = True

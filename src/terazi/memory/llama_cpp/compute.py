@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.adapters import Adapter
 from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
@@ -43,6 +44,8 @@ def compute_bytes(
     placements: tuple[Placement, ...],
     states: tuple[StateLayer, ...] = (),
     pinned: bool = True,
+    adapters: tuple[Adapter, ...] = (),
+    steered: range = range(0),
 ) -> dict[str, int]:
     """Bytes of the compute buffer of the host and of each device in use.
 
@@ -51,6 +54,8 @@ def compute_bytes(
         caches: from ``kv.cache_layers``.
         placements: from ``weights.place_tensors``.
         states: from ``recurrent.state_layers``.
+        adapters: LoRA adapters that are loaded.
+        steered: blocks behind which a control vector is added.
         pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
 
     Raises:
@@ -64,6 +69,8 @@ def compute_bytes(
         for device in resolved.devices
         if backend_of(device) in CUDA_LIKE | {"vulkan"}
     }
+    applied = tuple(adapter for adapter in adapters if adapter.applied)
+    adapted = sum(len(adapter.pairs) for adapter in adapters)
 
     def schedule(tokens: int, outputs: int, *, flash_attn: bool, pins: bool, slots: int) -> Scheduler:
         sketch = Sketch(
@@ -81,15 +88,20 @@ def compute_bytes(
                 rows=resolved.n_seq_max,
                 kept=resolved.kept_states,
                 v_transposed=not resolved.flash_attn,
+                context=resolved.n_ctx_seq,
                 draft_head=resolved.draft_head,
                 samples=resolved.samples,
             ),
             placements=placements,
             backends=ids,
             layer_backends=tuple(ids[device] for device in resolved.layer_devices),
+            adapters=applied,
+            steered=steered,
         )
         graph = draw(sketch, caches, states)
-        check_graph_size(graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements))
+        check_graph_size(
+            graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements), adapted=adapted
+        )
         return Scheduler(
             graph,
             backends=len(ids),
@@ -118,7 +130,7 @@ def compute_bytes(
     sizes = [0] * len(ids)
     for tokens, outputs, sequences in passes:
         scheduler = schedule(tokens, outputs, flash_attn=flash_attn, pins=pinned, slots=sequences)
-        sizes = [max(pair) for pair in zip(sizes, scheduler.reserve(_size_of(resolved.devices)), strict=True)]
+        sizes = [max(pair) for pair in zip(sizes, scheduler.reserve(sizes_on(resolved.devices)), strict=True)]
     return {device: sizes[index] for device, index in ids.items() if sizes[index] or device == HOST}
 
 
@@ -148,7 +160,7 @@ def _offloads(devices: tuple[Device, ...]) -> Callable[[Node, int], bool] | None
     return offloads
 
 
-def _size_of(devices: tuple[Device, ...]) -> Callable[[Node, int], int]:
+def sizes_on(devices: tuple[Device, ...]) -> Callable[[Node, int], int]:
     alignments = [alignment_bytes(device) for device in devices] + [alignment_bytes(None)]
     cuda = [backend_of(device) in CUDA_LIKE for device in devices] + [False]
 

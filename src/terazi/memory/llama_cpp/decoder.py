@@ -42,7 +42,7 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
             if runs_parallel(sketch, cache.block):
                 x = draw_parallel(sketch, x, position, cache, (inputs[cache.window], rows))
                 continue
-        x = _draw_block(sketch, x, cache, attend_block, rows)
+        x = sketch.steer(_draw_block(sketch, x, cache, attend_block, rows), cache.block)
         if cache.block < sketch.deep_inputs:
             # an image's embedding brings a part for each of the first layers
             x = g.like("add", x, g.view(embedded, x.ne[:2], (embedded.nb[1],)))
@@ -119,6 +119,10 @@ def _temperature(sketch: Sketch) -> Node | None:
 
 
 def _attention(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Attention:
+    if sketch.family.sparse == "blocks":
+        from terazi.memory.llama_cpp.block_sparse import BlockSparseAttention
+
+        return BlockSparseAttention(sketch).attend
     if sketch.family.sparse:
         from terazi.memory.llama_cpp.sparse_attention import SparseAttention
 

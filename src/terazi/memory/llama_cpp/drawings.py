@@ -17,28 +17,42 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.rwkv import draw_rwkv
 
         return draw_rwkv(sketch, states)
-    if sketch.family.drawing == "deci":
-        from terazi.memory.llama_cpp.deci import draw_deci
-
-        return draw_deci(sketch, caches)
     if sketch.family.drawing == "lightning":
         from terazi.memory.llama_cpp.lightning_attention import draw_lightning
 
         return draw_lightning(sketch, caches, states)
-    if sketch.family.recurrent:
+    if sketch.family.recurrent and sketch.family.drawing not in {"deepseek4", "deci"}:
         from terazi.memory.llama_cpp.hybrid import draw_hybrid
 
         return draw_hybrid(sketch, caches, states)
-    if sketch.family.drawing == "gemma4":
-        from terazi.memory.llama_cpp.gemma4 import draw_gemma4
+    return _draw_without_state(sketch, caches)
 
-        return draw_gemma4(sketch, caches)
-    if sketch.family.drawing == "gemma3n":
-        from terazi.memory.llama_cpp.gemma3n import draw_gemma3n
 
-        return draw_gemma3n(sketch, caches)
-    if sketch.family.drawing in {"encoder", "diffusion"}:
-        from terazi.memory.llama_cpp.encoder import draw_encoder
+def _draw_without_state(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+    match sketch.family.drawing:
+        case "eagle3":
+            from terazi.memory.llama_cpp.eagle3 import draw_eagle3
 
-        return draw_encoder(sketch)
-    return draw_decoder(sketch, caches)
+            return draw_eagle3(sketch, caches)
+        case "deepseek4":
+            from terazi.memory.llama_cpp.deepseek4 import draw_deepseek4
+
+            return draw_deepseek4(sketch, caches)
+        case "deci":
+            from terazi.memory.llama_cpp.deci import draw_deci
+
+            return draw_deci(sketch, caches)
+        case "gemma4":
+            from terazi.memory.llama_cpp.gemma4 import draw_gemma4
+
+            return draw_gemma4(sketch, caches)
+        case "gemma3n":
+            from terazi.memory.llama_cpp.gemma3n import draw_gemma3n
+
+            return draw_gemma3n(sketch, caches)
+        case "encoder" | "diffusion":
+            from terazi.memory.llama_cpp.encoder import draw_encoder
+
+            return draw_encoder(sketch)
+        case _:
+            return draw_decoder(sketch, caches)

@@ -133,6 +133,15 @@ FAMILIES = (
         recurrent=Recurrent("kimi_delta"),
     ),
     Family(
+        name="bailingmoe3",
+        architectures=frozenset({"bailingmoe3"}),
+        latent=True,
+        gated=True,
+        sectioned=True,
+        experts=Experts(normalised=False, by_file=True),
+        recurrent=Recurrent("bailing_delta", select_after_norm=True),
+    ),
+    Family(
         name="jamba",
         architectures=frozenset({"jamba"}),
         experts=Experts(normalised=False),
@@ -278,6 +287,20 @@ FAMILIES = (
         architectures=frozenset({"minimax-01"}),
         recurrent=Recurrent("lightning", layers="spaced", interval=8),
         drawing="lightning",
+    ),
+    Family(
+        name="deepseek4",
+        architectures=frozenset({"deepseek4"}),
+        window=SlidingWindow(period=0),
+        experts=Experts(gating="sqrt_softplus", normalised=False, by_file=True),
+        drawing="deepseek4",
+    ),
+    Family(
+        name="minimax-m3",
+        architectures=frozenset({"minimax-m3"}),
+        sparse="blocks",
+        experts=Experts(normalised=False, by_file=True),
+        qk_norm="head",
     ),
     Family(
         name="minicpm3",
@@ -477,6 +500,7 @@ FAMILIES = (
         drawing="diffusion",
     ),
     Family(name="rnd1", architectures=frozenset({"rnd1"}), qk_norm="head", drawing="diffusion"),
+    Family(name="eagle3", architectures=frozenset({"eagle3"}), drawing="eagle3"),
     Family(name="deci", architectures=frozenset({"deci"}), rope_factors=True, drawing="deci"),
     Family(
         name="gemma-embedding",

@@ -7,6 +7,7 @@ count that they divide, one bit decides where a layer goes.
 
 import struct
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
@@ -27,14 +28,7 @@ def select_devices(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> t
         return ()
     chosen = devices
     if settings.devices:
-        by_id = {device.id.casefold(): device for device in devices}
-        for name in settings.devices:
-            if name.casefold() not in by_id:
-                raise UsageError(
-                    f"The machine has no device {name}.",
-                    hint=f"It has: {', '.join(device.id for device in devices) or 'no accelerator'}.",
-                )
-        chosen = tuple(by_id[name.casefold()] for name in settings.devices)
+        chosen = tuple(find_device(name, devices) for name in settings.devices)
     if settings.split_mode == "none" and chosen:
         if settings.main_gpu < 0:
             return ()
@@ -45,6 +39,21 @@ def select_devices(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> t
             )
         chosen = (chosen[settings.main_gpu],)
     return chosen
+
+
+def find_device(name: str, devices: Sequence[Device]) -> Device:
+    """The device *name*, in any case.
+
+    Raises:
+        UsageError: if it isn't there.
+    """
+    for device in devices:
+        if device.id.casefold() == name.casefold():
+            return device
+    raise UsageError(
+        f"The machine has no device {name}.",
+        hint=f"It has: {', '.join(device.id for device in devices) or 'no accelerator'}.",
+    )
 
 
 def gpu_layers(settings: LlamaCppSettings, block_count: int) -> int:

@@ -37,7 +37,7 @@ _ROOMIER = {
 }
 
 
-def check_graph_size(graph: Graph, architecture: str, *, tokens: int, tensors: int) -> None:
+def check_graph_size(graph: Graph, architecture: str, *, tokens: int, tensors: int, adapted: int = 0) -> None:
     """Refuse what the engine would abort on.
 
     Args:
@@ -45,12 +45,13 @@ def check_graph_size(graph: Graph, architecture: str, *, tokens: int, tensors: i
         architecture: of the model.
         tokens: of the largest micro-batch.
         tensors: that the engine creates, duplicates included.
+        adapted: weights that LoRA adapters modify; each gets room of its own.
 
     Raises:
         UsageError: if the graph has more nodes and leaves than the scheduler has places.
     """
     a_token, a_tensor = _ROOMIER.get(architecture, (0, 8))
-    room = max(1024, a_token * tokens, a_tensor * tensors)
+    room = max(1024, a_token * tokens, a_tensor * tensors) + (0 if a_token else 6 * adapted)
     places = _PLACES[bisect_left(_PLACES, room)] if room <= _PLACES[-1] else room
     size = len(graph.nodes) + len(graph.leaves)
     if size > places:

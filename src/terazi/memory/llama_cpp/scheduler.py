@@ -1,7 +1,8 @@
 """Replays ggml's backend scheduler: which backend runs which node, where the graph is cut, what is copied.
 
 Source: ``ggml/src/ggml-backend.cpp:ggml_backend_sched_split_graph``, build b11434. Every backend is taken to
-support every operation of these graphs. Backends are numbered in the engine's order; the last is the CPU.
+support every operation of these graphs, but for what a caller names. Backends are numbered in the engine's order;
+the last is the CPU.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ class Scheduler:
         copies: 4 in pipeline mode, else 1.
         offloads: whether a backend takes over an operation whose weights lie in host memory.
         optimisers: what a backend does to its parts of the graph before they are placed, for those that do.
+        lacks: whether an accelerator lacks an operation; the CPU then runs it.
     """
 
     def __init__(
@@ -47,12 +49,14 @@ class Scheduler:
         copies: int = 1,
         offloads: Callable[[Node, int], bool] | None = None,
         optimisers: Mapping[int, Callable[[Sequence[Node]], Optimised]] = _NONE,
+        lacks: Callable[[Node], bool] | None = None,
     ) -> None:
         self._graph = graph
         self._cpu = backends - 1
         self._copies = copies
         self._offloads = offloads
         self._optimisers = optimisers
+        self._lacks = lacks
 
     def reserve(self, size_of: Callable[[Node, int], int]) -> list[int]:
         """Bytes of each backend's compute buffer, for tensors that take ``size_of(node, backend)``."""
@@ -75,6 +79,8 @@ class Scheduler:
             if node.backend is None:
                 node.backend = self._given(node)
         real = [node for node in graph.nodes if node.op not in VIEW_OPS]
+        left = [node for node in real if self._lacks(node)] if self._lacks else []
+        real = [node for node in real if node not in left] if left else real
         for order in (real, real[::-1]):
             current: int | None = None
             for node in order:
@@ -89,6 +95,8 @@ class Scheduler:
                     node.backend = current
                 else:
                     current = node.backend
+        for node in left:
+            node.backend = cpu
         for node in graph.nodes:
             if node.backend is None and node.view is not None:
                 node.backend = node.view.backend

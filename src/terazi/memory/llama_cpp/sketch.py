@@ -9,11 +9,15 @@ from typing import NamedTuple
 
 from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.adapters import Adapter, place_adapter
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, Placement
 from terazi.models.spec import ModelSpec
+
+#: These take no batch of tokens and embeddings (``llm_arch_supports_mixed_batch``).
+_NEVER_MIXED = frozenset({"cogvlm", "deepseek4", "granite_switch"})
 
 
 class Batch(NamedTuple):
@@ -28,6 +32,7 @@ class Batch(NamedTuple):
         pin_norms: whether norms are pinned to the device of their layer.
         slots: sequences in the batch; ``rows`` are those that the memory has room for.
         kept: recurrent states a slot, the last and those to go back to.
+        context: cells that one sequence may use.
         v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
         draft_head: the draft head is drawn, not the model.
         samples: tokens are picked in the graph.
@@ -43,6 +48,7 @@ class Batch(NamedTuple):
     rows: int = 1
     kept: int = 1
     v_transposed: bool = False
+    context: int = 0
     draft_head: bool = False
     samples: bool = False
 
@@ -55,6 +61,8 @@ class Sketch:
         placements: where the weights are.
         backends: device id → backend number; the host has the highest.
         layer_backends: the backend of each block, and of the output.
+        adapters: LoRA adapters that are applied.
+        steered: blocks behind which a control vector is added.
     """
 
     def __init__(
@@ -67,10 +75,14 @@ class Sketch:
         placements: tuple[Placement, ...],
         backends: dict[str, int],
         layer_backends: tuple[int, ...],
+        adapters: tuple[Adapter, ...] = (),
+        steered: range = range(0),
     ) -> None:
         self.spec, self.family, self.settings, self.batch = spec, family, settings, batch
         self.backends, self.layer_backends = backends, layer_backends
         self.graph = Graph()
+        #: the tokens' numbers, an input of the graph
+        self.tokens = self.input(g.I32, batch.tokens)
         self._norm_kind = family.norm
         if family.norm == "by_file":
             rms = spec.metadata.get(f"{spec.architecture}.attention.layer_norm_rms_epsilon")
@@ -85,6 +97,21 @@ class Sketch:
             node = self._weight_node(placement)
             self._weights.setdefault(placement.tensor.name, []).append(node)
             self._by_backend[placement.tensor.name, backends[placement.device]] = node
+        for adapter in adapters:
+            self._adapt(adapter, placements)
+        self._steered = steered
+
+    def _adapt(self, adapter: Adapter, placements: tuple[Placement, ...]) -> None:
+        placed = place_adapter(adapter, placements)
+        for first, second in zip(placed[::2], placed[1::2], strict=True):
+            pair = []
+            for half in (first, second):
+                shape = half.tensor.shape
+                node = g.leaf((shape[0], half.tensor.n_bytes // prod(shape[1:])), *shape)
+                node.home = self.backends[half.device]
+                pair.append(node)
+            for weight in self._weights[first.weight]:
+                weight.adapters = (*weight.adapters, (pair[0], pair[1]))
 
     def _weight_node(self, placement: Placement) -> Node:
         shape = placement.tensor.shape
@@ -95,6 +122,14 @@ class Sketch:
         node.is_weight = True
         node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED, BufferKind.LAZY}
         return node
+
+    def steer(self, x: Node, block: int) -> Node:
+        """``build_cvec``: what the control vector adds behind *block*."""
+        if block not in self._steered:
+            return x
+        row = g.leaf(g.F32, self.spec.embedding_length)
+        row.home = self.layer_backends[block]
+        return g.like("add", x, row)
 
     def weight(self, name: str) -> Node | None:
         """The weight *name*, or None if the model has none."""
@@ -139,14 +174,18 @@ class Sketch:
 
         def look_up(ids: Node) -> Node:
             rows = g.get_rows(table, ids)
+            for a, b in table.adapters:
+                rows = g.like("add", rows, g.like("scale", g.mul_mat(b, g.get_rows(a, ids))))
             return Node("pad", g.F32, (given_width, *rows.ne[1:]), (rows,)) if self.deep_inputs else rows
 
         given = self.input(g.F32, given_width, tokens)
-        x = look_up(self.input(g.I32, tokens))
-        mixed_ids, mixed_slots = self.input(g.I32, tokens), self.input(g.I64, tokens)
-        mixed = g.like("dup", self.input(g.F32, given_width, tokens))
-        branch = g.set_rows(mixed, look_up(mixed_ids), mixed_slots)
-        for root in (x, given, branch):
+        x = look_up(self.tokens)
+        roots = [x, given]
+        if self.spec.architecture not in _NEVER_MIXED:
+            mixed_ids, mixed_slots = self.input(g.I32, tokens), self.input(g.I64, tokens)
+            mixed = g.like("dup", self.input(g.F32, given_width, tokens))
+            roots.append(g.set_rows(mixed, look_up(mixed_ids), mixed_slots))
+        for root in roots:
             self.graph.expand(root)
         if self.deep_inputs:
             x = g.view(x, (width, tokens), (x.nb[1],))

@@ -32,11 +32,14 @@ _INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
 _FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 #: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
-#: Encoders have no output matrix; BitNet multiplies with the embedding where it is.
+#: Encoders have no output matrix; BitNet multiplies with the embedding where it is; drafts that lack one use the
+#: model's.
 _NO_OUTPUT = frozenset(
     {
         "bert",
         "bitnet",
+        "dflash",
+        "eagle3",
         "eurobert",
         "jina-bert-v2",
         "jina-bert-v3",
@@ -120,6 +123,17 @@ def place_tensors(
                 twice.append(placements[tensor.name, where, kind])
             placements[tensor.name, where, kind] = Placement(tensor, where, kind)
     return (*placements.values(), *twice)
+
+
+def borrowed_placements(spec: ModelSpec, lender: tuple[Placement, ...]) -> tuple[Placement, ...]:
+    """The embedding and the output matrix of *lender*'s model, as far as a draft *spec* has none of its own."""
+    own = {tensor.name for tensor in spec.tensors}
+    embeddings = [placement for placement in lender if placement.tensor.name == "token_embd.weight"]
+    outputs = [placement for placement in lender if placement.tensor.name == "output.weight"] or embeddings[-1:]
+    return (
+        *(embeddings[:1] if "token_embd.weight" not in own else ()),
+        *(outputs if "output.weight" not in own else ()),
+    )
 
 
 def weight_buffers(

@@ -27,6 +27,10 @@ def load_path(path: str, *, origin: str) -> ModelSpec:
         from terazi.models.sources.folder import load_safetensors
 
         return load_safetensors(path, origin=origin)
+    if path.endswith(".json"):
+        from terazi.models.sources.folder import load_config
+
+        return load_config(path, origin=origin)
     if is_directory(path):
         from terazi.models.sources.folder import load_folder
 
@@ -56,6 +60,20 @@ def load_gguf(path: str, *, origin: str) -> ModelSpec:
                 hint="Download all parts into one folder; the engine needs them beside each other.",
             ) from error
     return build_spec(parts, origin=origin)
+
+
+def load_companion(path: str, part: str, *, origin: str) -> ModelSpec:
+    """The GGUF file in *path* that goes beside a model: ``mmproj``, ``lora`` or ``control-vector``.
+
+    Raises:
+        UsageError: there is no such file.
+        ModelFileError: it can't be read, or is no file of that kind.
+    """
+    from terazi.models.companions import build_companion
+
+    if not path:
+        raise UsageError(f"The path of the {part} file is empty.", hint="Give a .gguf file.")
+    return build_companion(_read(os.path.abspath(path), 0), part, origin=origin)  # noqa: PTH100 - see above
 
 
 def _read(path: str, file_index: int) -> GgufHeader:

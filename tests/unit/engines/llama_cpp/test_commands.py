@@ -1,8 +1,12 @@
 """Command lines, read as the engine reads them."""
 
+from dataclasses import replace
+
 import pytest
 
+from terazi.engines.llama_cpp.arguments import settings_argv
 from terazi.engines.llama_cpp.commands import Command, parse_command
+from terazi.engines.llama_cpp.extra_files import as_typed
 from terazi.errors import UsageError
 from terazi.memory.llama_cpp.layers import ALL_LAYERS
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -140,7 +144,7 @@ def test_context_a_slot_sizes_the_pool_when_no_context_is_given() -> None:
 
 
 def test_what_is_not_weighed_is_said() -> None:
-    notes = read("llama-server -m a.gguf --mmproj b.gguf -lcs c.bin --lora d.gguf").notes
+    notes = read("llama-server -m a.gguf --mmproj-url http://b -lcs c.bin --pooling mean").notes
     assert len(notes) == 3
     assert all(note.startswith("Not in the bill") for note in notes)
 
@@ -190,3 +194,107 @@ def test_a_file_beside_the_model_is_named_with_its_part() -> None:
         assert [(file.part, file.path) for file in command.extra_files] == [("draft", "b.gguf")]
     by_variable = read("llama-server -m a.gguf", LLAMA_ARG_SPEC_DRAFT_MODEL="c.gguf")
     assert [file.path for file in by_variable.extra_files] == ["c.gguf"]
+
+
+def test_every_spelling_of_a_draft_setting_does_the_same() -> None:
+    spellings = {
+        "n_gpu_layers": ("-ngld 7", "--spec-draft-ngl 7", "--gpu-layers-draft 7", "--n_gpu_layers_draft 7"),
+        "devices": ("-devd A,B", "--device-draft A,B", "--spec-draft-device A,B"),
+        "type_k": ("-ctkd q8_0", "--cache-type-k-draft q8_0", "--spec-draft-type-k q8_0"),
+        "type_v": ("-ctvd q4_0", "--cache-type-v-draft q4_0", "--spec-draft-type-v q4_0"),
+        "override_tensor": ("-otd a=CPU,b=CPU", "--override-tensor-draft a=CPU,b=CPU"),
+        "cpu_moe": ("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"),
+        "n_cpu_moe": ("-ncmoed 3", "--n-cpu-moe-draft 3", "--spec-draft-ncmoe 3", "--spec-draft-n-cpu-moe 3"),
+    }
+    for field, texts in spellings.items():
+        found = {getattr(settings(text).speculation, field) for text in texts}
+        assert len(found) == 1, field
+        assert found != {getattr(LlamaCppSettings().speculation, field)}, field
+        assert settings(texts[0]) == replace(LlamaCppSettings(), speculation=settings(texts[0]).speculation)
+
+
+def test_kinds_of_speculation_add_up_and_unknown_ones_are_named() -> None:
+    assert settings("").speculation.kinds is None
+    assert settings("--spec-type none").speculation.kinds == ()
+    assert settings("--spec-type ngram-mod,none").speculation.kinds == ()
+    both = settings("--spec-type draft-simple --spec-type ngram-cache,ngram-simple --spec-default").speculation
+    assert both.kinds == ("draft-simple", "ngram-cache", "ngram-simple", "ngram-mod")
+    with pytest.raises(UsageError, match="draft-medusa") as refused:
+        settings("--spec-type ngram-mod,draft-medusa")
+    assert "draft-eagle3" in (refused.value.hint or "")
+
+
+def test_sizes_that_the_engine_takes() -> None:
+    assert settings("--spec-ngram-simple-size-m 1024").speculation.ngram_simple_m == 1024
+    for text in ("--spec-ngram-map-k-size-m 0", "--spec-ngram-mod-n-max 1025", "--spec-draft-n-max -1"):
+        with pytest.raises(UsageError):
+            settings(text)
+    # no build-b11434 tool has a context size for drafts any more
+    assert read("llama-server -m a.gguf -cd 4096").unknown_flags == ("-cd",)
+
+
+def test_a_draft_from_a_repository_is_named_as_one() -> None:
+    (alone,) = read("llama-server -m a.gguf -hfd org/small:Q8_0").extra_files
+    (chosen,) = read("llama-server -m a.gguf --hf-repo-draft org/small -md draft.gguf").extra_files
+    assert (alone.part, alone.path) == ("draft", "hf:org/small:Q8_0")
+    assert chosen.path == "hf:org/small:draft.gguf"
+
+
+def test_projectors_and_adapters_are_named_with_their_parts() -> None:
+    command = read(
+        "llama-server -m a.gguf -mm old.gguf --mmproj p.gguf --lora x.gguf,y.gguf --lora-scaled z.gguf:0 "
+        "--control-vector v.gguf --control-vector-scaled w.gguf:-0.5 --control-vector-layer-range 3 9 "
+        "--no-mmproj-offload --image-max-tokens 512 --no-warmup"
+    )
+    assert [(file.part, file.path, file.scale) for file in command.extra_files] == [
+        ("mmproj", "p.gguf", 1.0),
+        ("lora", "x.gguf", 1.0),
+        ("lora", "y.gguf", 1.0),
+        ("lora", "z.gguf", 0.0),
+        ("control-vector", "v.gguf", 1.0),
+        ("control-vector", "w.gguf", -0.5),
+    ]
+    settings = command.settings
+    assert (settings.vector_range, settings.image_max_tokens, settings.warmup) == ((3, 9), 512, False)
+    assert not settings.mmproj_offload
+    assert command.notes == ()
+
+
+def test_a_device_for_the_projector_switches_its_offloading() -> None:
+    assert read("llama-server -m a -mm p -mmdev none").settings.mmproj_offload is False
+    assert read("llama-server -m a -mm p --no-mmproj-offload -mmdev CUDA1").settings.mmproj_offload is True
+    by_variable = read("llama-server -m a -mm p", MTMD_BACKEND_DEVICE="CUDA1").settings
+    assert by_variable.mmproj_device == "CUDA1"
+    assert read("llama-server -m a", LLAMA_ARG_MMPROJ="p.gguf").extra_files[0].path == "p.gguf"
+
+
+@pytest.mark.parametrize("value", ["x.gguf", "x.gguf:", "x.gguf:a", ":1", "x:y:1", "x.gguf:nan"])
+def test_a_scaled_adapter_needs_its_factor(value: str) -> None:
+    with pytest.raises(UsageError):
+        read(f"llama-server -m a.gguf --lora-scaled {value}")
+
+
+def test_what_is_typed_back_is_read_alike() -> None:
+    command = read(
+        "llama-server -m a.gguf --mmproj p.gguf --lora-scaled z.gguf:0.25 --control-vector-layer-range 3 9 "
+        "--control-vector v.gguf --rpc h:1 -mmdev RPC0 --image-max-tokens 99 --mtmd-batch-max-tokens 5 --no-warmup"
+    )
+    argv = settings_argv(command.settings, "a.gguf", [as_typed(file) for file in command.extra_files])
+    again = parse_command(argv)
+    assert again.extra_files == command.extra_files
+    assert replace(again.settings, fit=True) == command.settings
+
+
+@pytest.mark.parametrize("flag", ["-dev", "-mmdev", "-devd"])
+def test_a_servers_device_is_named_behind_the_server(flag: str) -> None:
+    # the engine looks devices up while it reads
+    assert read(f"llama-server -m a.gguf --rpc h:1 {flag} RPC0").settings.rpc == ("h:1",)
+    with pytest.raises(UsageError, match="--rpc"):
+        read(f"llama-server -m a.gguf {flag} RPC0 --rpc h:1")
+
+
+def test_what_a_projector_switches_off_is_said() -> None:
+    flags = "--context-shift --cache-reuse 256"
+    assert len(read(f"llama-server -m a.gguf --mmproj p.gguf {flags}").notes) == 2
+    assert read(f"llama-server -m a.gguf {flags}").notes == ()
+    assert read("llama-server -m a.gguf --mmproj p.gguf --no-context-shift").notes == ()
