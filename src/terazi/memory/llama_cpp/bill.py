@@ -23,6 +23,7 @@ from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.memory.llama_cpp.tensor_split import is_bound, over_devices
 from terazi.memory.llama_cpp.weights import (
     BufferKind,
     Placement,
@@ -129,7 +130,7 @@ def _of_context(
         *_overhead(spec, settings, resolved),
         *beside.lines,
     ]
-    return Bill(
+    bill = Bill(
         engine="llama.cpp",
         build=BUILD,
         lines=tuple(lines),
@@ -137,8 +138,11 @@ def _of_context(
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
         growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
-        reasons=(*_reasons(spec, settings, resolved, family, beside), *_moved_reasons(placements, resolved)),
+        reasons=(*_reasons(spec, resolved, family, beside), *_moved_reasons(placements, resolved)),
     )
+    if not resolved.cut:
+        return bill
+    return over_devices(bill, spec, settings, resolved, family=family, caches=caches, placements=placements)
 
 
 def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
@@ -155,7 +159,6 @@ def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None
 
 def _reasons(
     spec: ModelSpec,
-    settings: LlamaCppSettings,
     resolved: Resolved,
     family: Family | None,
     beside: Beside,
@@ -169,8 +172,11 @@ def _reasons(
         )
     elif resolved.draft_head and spec.architecture not in HEADS:
         yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
-    if settings.split_mode == "tensor" and len(resolved.devices) > 1:
-        yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+    if len(resolved.cut) > 1 and is_bound(spec, family):
+        yield (
+            f"How -sm tensor cuts the tensors of {spec.architecture} isn't known here: each device is counted as "
+            "if it held all of them."
+        )
 
 
 def _moved_reasons(placements: tuple[Placement, ...], resolved: Resolved) -> Iterator[str]:
@@ -185,7 +191,8 @@ def _moved_reasons(placements: tuple[Placement, ...], resolved: Resolved) -> Ite
 
 
 def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
-    if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
+    # it gives up on cut tensors
+    if settings.fit and settings.tool != "llama-fit-params" and not resolved.cut and _fit_may_change(settings):
         for device in resolved.devices:
             held = sum(
                 line.bytes for line in bill.lines if line.device == device.id and line.formula != "driver-context"

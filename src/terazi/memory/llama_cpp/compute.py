@@ -67,7 +67,7 @@ def compute_bytes(
     optimisers = {
         ids[device.id]: for_cuda if backend_of(device) in CUDA_LIKE else for_vulkan
         for device in resolved.devices
-        if backend_of(device) in CUDA_LIKE | {"vulkan"}
+        if backend_of(device) in CUDA_LIKE | {"vulkan"} and not resolved.cut
     }
     applied = tuple(adapter for adapter in adapters if adapter.applied)
     adapted = sum(len(adapter.pairs) for adapter in adapters)
@@ -106,7 +106,7 @@ def compute_bytes(
             graph,
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
-            offloads=_offloads(resolved.devices) if settings.op_offload else None,
+            offloads=_offloads(resolved.devices) if settings.op_offload and not resolved.cut else None,
             optimisers=optimisers,
         )
 
