@@ -179,7 +179,7 @@ def rpc_processes(count: int) -> Generator[dict[str, int], None, None]:
             )
             endpoints.append(f"127.0.0.1:{port}")
         for endpoint in endpoints:
-            _await_listening(endpoint)
+            await_listening(endpoint)
         yield {endpoint: process.pid for endpoint, process in zip(endpoints, processes, strict=True)}
     finally:
         for process in processes:
@@ -187,7 +187,8 @@ def rpc_processes(count: int) -> Generator[dict[str, int], None, None]:
             process.wait()
 
 
-def _await_listening(endpoint: str, deadline_s: float = 20.0) -> None:
+def await_listening(endpoint: str, deadline_s: float = 20.0) -> None:
+    """Wait until something answers there."""
     host, port = endpoint.split(":")
     end = monotonic() + deadline_s
     while True:

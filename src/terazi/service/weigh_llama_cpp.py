@@ -11,6 +11,7 @@ from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.draft import DRAFT, settle, speculation_notes
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
@@ -54,7 +55,6 @@ def weigh_words(
         ModelFileError: the model can't be read.
     """
     from terazi.engines.llama_cpp.commands import parse_command
-    from terazi.placement.follow import follow
 
     command = parse_command(spoken.argv, spoken.environment)
     if command.unknown_flags:
@@ -63,17 +63,34 @@ def weigh_words(
             hint=f"compare with: {command.tool} --help",
         )
     spec = load_model(_model_argument(command))
+    command = _with_projector(command, spoken)
+    return weigh_parsed(command, spec, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
+
+
+def weigh_parsed(
+    command: "Command",
+    spec: ModelSpec,
+    machine: Machine,
+    *,
+    prompt: int,
+    output: int,
+    price_per_kwh: float | None,
+) -> Weighing:
+    """Weigh *spec* under the settings of *command*, with the files that it names beside the model.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
+        ModelFileError: a file beside the model can't be read.
+    """
+    from terazi.placement.follow import follow
+
     _check_architecture(spec)
     companions = tuple(_beside(file) for file in command.extra_files)
     command = dataclasses.replace(command, settings=settle(command.settings, companions))
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    notes = (
-        *command.notes,
-        *speculation_notes(spec, command.settings, companions),
-        *_projector_note(command, spoken),
-    )
+    notes = (*command.notes, *speculation_notes(spec, command.settings, companions))
     weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
 
@@ -95,19 +112,25 @@ def _model_argument(command: "Command") -> str:
     return command.model_path
 
 
-def _projector_note(command: "Command", spoken: "Spoken") -> tuple[str, ...]:
-    """What ``-hf`` loads besides the model (``common_models_handler_init`` in ``common/arg.cpp``, b11434)."""
+def _with_projector(command: "Command", spoken: "Spoken") -> "Command":
+    """*command* with the projector that ``-hf`` loads besides the model, unless it says otherwise.
+
+    Source: ``common_models_handler_init`` in ``common/arg.cpp``, b11434.
+    """
     given = {"--no-mmproj", "--no-mmproj-auto", "--mmproj", "-mm", "--mmproj-url", "-mmu"} & set(spoken.argv)
     if command.hf_repo is None or given or command.tool == "llama-fit-params":
-        return ()
+        return command
+    from terazi.engines.llama_cpp.extra_files import ExtraFile
     from terazi.models.sources.hub import projector_of
 
     projector = projector_of(_model_argument(command))
     if projector is None:
-        return ()
-    file = projector.rpartition(":")[2]
-    return (
-        f"Not in the bill: the multimodal projector {file}, which -hf loads as well (--no-mmproj leaves it out).",
+        return command
+    note = f"-hf loads the multimodal projector {projector.rpartition(':')[2]} as well; --no-mmproj leaves it out."
+    return dataclasses.replace(
+        command,
+        extra_files=(*command.extra_files, ExtraFile("mmproj", "--mmproj", projector)),
+        notes=(*command.notes, note),
     )
 
 
@@ -159,6 +182,11 @@ def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
 
 
 def _check_architecture(spec: ModelSpec) -> None:
+    if spec.format != "gguf":
+        raise UsageError(
+            f"{spec.name} is no GGUF model, and llama.cpp loads no other",
+            hint="get it as a .gguf file, or convert it with llama.cpp's convert_hf_to_gguf.py",
+        )
     if not known_to_engine(spec.architecture):
         raise RefusedError(
             f"llama.cpp {BUILD} does not know the architecture {spec.architecture!r} of {spec.name}",
@@ -178,7 +206,7 @@ def _weighing(
     speed = None
     if isinstance(outcome, Plan):
         speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
-        if outcome.settings.speculation.kinds:
+        if llama_cpp_settings(outcome.settings).speculation.kinds:
             said = "without speculation: what drafts save or cost depends on how many are right, and isn't forecast"
             speed = dataclasses.replace(speed, basis=(*speed.basis, said))
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
@@ -188,11 +216,14 @@ def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
     from terazi.engines.llama_cpp.arguments import settings_argv
     from terazi.engines.llama_cpp.extra_files import ExtraFile, as_typed
+    from terazi.models.hub import PREFIX
 
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
-    beside = [
+    beside: list[tuple[str, ...]] = [
         as_typed(ExtraFile(c.part, c.flag, c.spec.files[0].path, c.scale))
         for c in weighing.companions
-        if c.spec.files
+        if c.spec.files and not c.spec.files[0].path.startswith(PREFIX)
     ]
-    return settings_argv(weighing.outcome.settings, path, beside)
+    if path.startswith(PREFIX) and not any(c.part == "mmproj" for c in weighing.companions):
+        beside.append(("--no-mmproj",))  # -hf would load one, if the repository has it
+    return settings_argv(llama_cpp_settings(weighing.outcome.settings), path, beside)

@@ -138,7 +138,7 @@ def _of_context(
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
         growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
-        reasons=(*_reasons(spec, resolved, family, beside), *_moved_reasons(placements, resolved)),
+        reasons=tuple(_reasons(spec, resolved, family, beside)),
     )
     if not resolved.cut:
         return bill
@@ -177,17 +177,6 @@ def _reasons(
             f"How -sm tensor cuts the tensors of {spec.architecture} isn't known here: each device is counted as "
             "if it held all of them."
         )
-
-
-def _moved_reasons(placements: tuple[Placement, ...], resolved: Resolved) -> Iterator[str]:
-    """Fused hyper-connections must run where their layer is, or the engine takes them apart (``resolve``)."""
-    for tensor, device, _ in placements:
-        if ".hc_" in tensor.name and tensor.block is not None and device != resolved.layer_devices[tensor.block]:
-            yield (
-                f"{tensor.name} is moved away from its layer, and the engine then draws hyper-connections step by "
-                "step; here they are drawn as one."
-            )
-            return
 
 
 def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Recurrent(NamedTuple):
 #: of them all the same, see below.
 _DRAFTS = """
     bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4
-    glm4moe hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
+    glm4moe glm5-next hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
 """
 _DRAFTING = frozenset(_DRAFTS.split())
 #: These filter nothing by the length of the trunk: their draft blocks keep a cache in the model's own context too.

@@ -6,7 +6,6 @@ all. Every slot has streams of its own, also where the cache is unified.
 
 from typing import NamedTuple
 
-from terazi.memory.llama_cpp.recurrent import number
 from terazi.memory.llama_cpp.resolve import CELLS
 from terazi.models.spec import ModelSpec
 from terazi.units import pad
@@ -38,8 +37,8 @@ def compressors(spec: ModelSpec, block: int) -> tuple[Compressor, ...]:
     """The compressed caches of *block*."""
     ratios = spec.metadata.get(f"{spec.architecture}.attention.compress_ratios")
     ratio = ratios[block] if isinstance(ratios, tuple) and block < len(ratios) else 0
-    width, index = spec.key_length, number(spec, "attention.indexer.key_length")
-    if ratio == OVERLAPPING:
+    width, index = spec.key_length, spec.metadata.get(f"{spec.architecture}.attention.indexer.key_length")
+    if ratio == OVERLAPPING and isinstance(index, int):
         rows = 2 * OVERLAPPING
         return (
             Compressor("attn_compressor", OVERLAPPING, width, 2 * width, rows),

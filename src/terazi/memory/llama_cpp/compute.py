@@ -16,10 +16,11 @@ from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Node
+from terazi.memory.llama_cpp.hyper_connections import FUSED
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size, check_single_sequence
 from terazi.memory.llama_cpp.optimise import for_cuda, for_vulkan
-from terazi.memory.llama_cpp.recurrent import StateLayer
+from terazi.memory.llama_cpp.recurrent import StateLayer, number
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -69,10 +70,16 @@ def compute_bytes(
         for device in resolved.devices
         if backend_of(device) in CUDA_LIKE | {"vulkan"} and not resolved.cut
     }
+    taken_apart: frozenset[str] = frozenset()
     applied = tuple(adapter for adapter in adapters if adapter.applied)
     adapted = sum(len(adapter.pairs) for adapter in adapters)
 
     def schedule(tokens: int, outputs: int, *, flash_attn: bool, pins: bool, slots: int) -> Scheduler:
+        return sketch_of(tokens, outputs, flash_attn=flash_attn, pins=pins, slots=slots)[1]
+
+    def sketch_of(
+        tokens: int, outputs: int, *, flash_attn: bool, pins: bool, slots: int
+    ) -> tuple[Sketch, Scheduler]:
         sketch = Sketch(
             spec,
             family,
@@ -89,6 +96,9 @@ def compute_bytes(
                 kept=resolved.kept_states,
                 v_transposed=not resolved.flash_attn,
                 context=resolved.n_ctx_seq,
+                all_cells=resolved.n_ctx,
+                micro=resolved.n_ubatch,
+                taken_apart=taken_apart,
                 draft_head=resolved.draft_head,
                 samples=resolved.samples,
             ),
@@ -102,7 +112,7 @@ def compute_bytes(
         check_graph_size(
             graph, spec.architecture, tokens=resolved.n_tokens, tensors=len(placements), adapted=adapted
         )
-        return Scheduler(
+        return sketch, Scheduler(
             graph,
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
@@ -119,6 +129,13 @@ def compute_bytes(
         layers = [ids[resolved.layer_devices[block]] for block in attending]
         probe = schedule(slots, slots, flash_attn=True, pins=True, slots=slots)
         flash_attn = probe.fused_attention() == layers
+    for kind in FUSED if resolved.devices and number(spec, "hyper_connection.count") else ():
+        sketch, probe = sketch_of(slots, slots, flash_attn=flash_attn, pins=True, slots=slots)
+        probe.assign()
+        if any(
+            node.op == kind and node.backend != ids[resolved.layer_devices[block]] for node, block in sketch.fused
+        ):
+            taken_apart |= {kind}
     passes = [(resolved.n_tokens, resolved.n_outputs, slots)]
     if pinned and resolved.n_tokens < 4 * OFFLOAD_BATCH:
         # the generation graph can only be the larger one if the prompt graph is tiny

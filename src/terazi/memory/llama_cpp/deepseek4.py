@@ -41,10 +41,10 @@ def draw_deepseek4(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
     x = Node("repeat", x.kind, (spec.embedding_length, count, batch.tokens, 1), (x,))
     for cache in caches[: trunk_length(spec)]:
         name = f"blk.{cache.block}"
-        mixed = mix(sketch, x, f"{name}.hc_attn")
+        mixed = mix(sketch, x, cache.block, "attn")
         y = sketch.norm(mixed.x, f"{name}.attn_norm", cache.block)
-        x = spread(attention.attend(y, cache), x, mixed)
-        mixed = mix(sketch, x, f"{name}.hc_ffn")
+        x = spread(sketch, attention.attend(y, cache), x, mixed)
+        mixed = mix(sketch, x, cache.block, "ffn")
         for root in (x, mixed.post, mixed.comb):
             sketch.graph.expand(root)
         y = sketch.norm(mixed.x, f"{name}.ffn_norm", cache.block)
@@ -53,7 +53,10 @@ def draw_deepseek4(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
             # experts by the token's number alone
             table = sketch.need(f"{name}.ffn_gate_tid2eid.weight")
             chosen = Node("get_rows", g.I32, (table.ne[0], batch.tokens, 1, 1), (table, sketch.tokens))
-        x = spread(feed_forward(sketch, y, cache.block, chosen=chosen), x, mixed)
+        x = spread(sketch, feed_forward(sketch, y, cache.block, chosen=chosen), x, mixed)
+        if batch.pin_norms:
+            # the engine pins the last operation of a block as it does the norms
+            x.backend = sketch.layer_backends[cache.block]
     flat = g.get_rows(g.reshape(x, spec.embedding_length * count, batch.tokens), wanted)
     x = merge(sketch, g.reshape(flat, spec.embedding_length, count, batch.outputs), "output_hc")
     hidden = sketch.norm(x, "output_norm", None)

@@ -121,26 +121,35 @@ def kimi_delta(sketch: Sketch, x: Node, block: int, states: States) -> Node:
 
 
 def bailing_delta(sketch: Sketch, x: Node, block: int, states: States) -> Node:
-    """Ling 3's: the same with full-rank decay and gate (``src/models/bailingmoe3.cpp``)."""
+    """Ling 3's and GLM-5 Next's: decay and gate may be of full rank (``bailingmoe3.cpp``, ``glm5-next.cpp``)."""
     name, scan, slots = f"blk.{block}", scan_of(sketch.spec), sketch.batch.slots
     tokens = sketch.batch.tokens
     past = load(sketch, states.convolved, states.inputs)
     q, k, v = (_convolved(sketch, x, past, (block, part), states) for part in "qkv")
-    decay = g.mul_mat(sketch.need(f"{name}.ssm_f_a.weight"), x)
+    decay = _one_or_two(sketch, x, f"{name}.ssm_f")
     decay = g.like("add", decay, sketch.need(f"{name}.ssm_dt.bias"))
-    decay = g.reshape(decay, scan.state, scan.heads, tokens)
+    bounded = f"{sketch.spec.architecture}.kda.gate_lower_bound" in sketch.spec.metadata
+    decay = g.reshape(decay if bounded else g.like("unary", decay), scan.state, scan.heads, tokens)
     decay = g.like("mul", decay, g.reshape(sketch.need(f"{name}.ssm_a"), 1, scan.heads, 1))
-    decay = g.reshape(g.like("scale", g.like("unary", decay)), *q.ne)
+    decay = g.like("scale", g.like("unary", decay)) if bounded else decay
+    decay = g.reshape(decay, *q.ne)
     beta = g.reshape(g.mul_mat(sketch.need(f"{name}.ssm_beta.weight"), x), 1, *q.ne[1:])
     beta = g.like("unary", beta)
     q, k = (g.like("scale", g.like("rms_norm", part)) for part in (q, k))
     carried = load(sketch, states.carried, states.inputs)
     carried = g.reshape(carried, scan.state, scan.state, scan.heads, slots)
     y = g.contiguous(_scan(sketch, (q, k, v, decay, beta, carried), states))
-    gate = g.reshape(g.mul_mat(sketch.need(f"{name}.ssm_g_a.weight"), x), scan.state, scan.heads, tokens)
+    gate = g.reshape(_one_or_two(sketch, x, f"{name}.ssm_g"), scan.state, scan.heads, tokens)
     y = sketch.norm(g.reshape(y, scan.state, scan.heads, tokens), f"{name}.ssm_norm", block)
     y = g.contiguous(g.like("mul", y, g.like("unary", gate)), scan.inner, tokens)
     return g.mul_mat(sketch.need(f"{name}.attn_output.weight"), y)
+
+
+def _one_or_two(sketch: Sketch, x: Node, name: str) -> Node:
+    """A matrix of full rank, or two narrow ones."""
+    x = g.mul_mat(sketch.need(f"{name}_a.weight"), x)
+    second = sketch.weight(f"{name}_b.weight")
+    return g.mul_mat(second, x) if second else x
 
 
 def _scan(sketch: Sketch, parts: tuple[Node, ...], states: States) -> Node:

@@ -13,22 +13,34 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.draft_head import draw_draft_head
 
         return draw_draft_head(sketch, caches)
-    if sketch.family.drawing == "rwkv":
-        from terazi.memory.llama_cpp.rwkv import draw_rwkv
-
-        return draw_rwkv(sketch, states)
-    if sketch.family.drawing == "lightning":
-        from terazi.memory.llama_cpp.lightning_attention import draw_lightning
-
-        return draw_lightning(sketch, caches, states)
-    if sketch.family.recurrent and sketch.family.drawing not in {"deepseek4", "deci"}:
-        from terazi.memory.llama_cpp.hybrid import draw_hybrid
-
-        return draw_hybrid(sketch, caches, states)
-    return _draw_without_state(sketch, caches)
+    if sketch.family.drawing in {"rwkv", "lightning", "glm5-next"} or sketch.family.recurrent:
+        return _draw_remembering(sketch, caches, states)
+    return _draw_attending(sketch, caches)
 
 
-def _draw_without_state(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+def _draw_remembering(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
+    """The graph of a model with recurrent states."""
+    match sketch.family.drawing:
+        case "rwkv":
+            from terazi.memory.llama_cpp.rwkv import draw_rwkv
+
+            return draw_rwkv(sketch, states)
+        case "lightning":
+            from terazi.memory.llama_cpp.lightning_attention import draw_lightning
+
+            return draw_lightning(sketch, caches, states)
+        case "glm5-next":
+            from terazi.memory.llama_cpp.pooled_indexer import draw_glm5_next
+
+            return draw_glm5_next(sketch, caches, states)
+        case _:
+            from terazi.memory.llama_cpp.hybrid import draw_hybrid
+
+            return draw_hybrid(sketch, caches, states)
+
+
+def _draw_attending(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+    """The graph of a model without states."""
     match sketch.family.drawing:
         case "eagle3":
             from terazi.memory.llama_cpp.eagle3 import draw_eagle3

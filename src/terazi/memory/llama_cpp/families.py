@@ -296,6 +296,16 @@ FAMILIES = (
         drawing="deepseek4",
     ),
     Family(
+        name="glm5-next",
+        architectures=frozenset({"glm5-next"}),
+        latent=True,
+        sparse="pools",
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
+        rope="none",
+        recurrent=Recurrent("bailing_delta"),
+        drawing="glm5-next",
+    ),
+    Family(
         name="minimax-m3",
         architectures=frozenset({"minimax-m3"}),
         sparse="blocks",

@@ -71,6 +71,10 @@ class Scheduler:
         self._assign()
         return [self._backend(node) for node in self._graph.nodes if node.op == "flash_attn"]
 
+    def assign(self) -> None:
+        """Give every node its backend."""
+        self._assign()
+
     # passes 1 to 4: a backend for every node
 
     def _assign(self) -> None:

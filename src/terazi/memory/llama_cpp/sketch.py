@@ -32,7 +32,9 @@ class Batch(NamedTuple):
         pin_norms: whether norms are pinned to the device of their layer.
         slots: sequences in the batch; ``rows`` are those that the memory has room for.
         kept: recurrent states a slot, the last and those to go back to.
-        context: cells that one sequence may use.
+        context: cells that one sequence may use; ``all_cells`` are those of all.
+        micro: the largest micro-batch.
+        taken_apart: fused operations drawn step by step, as they would run elsewhere than their layer.
         v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
         draft_head: the draft head is drawn, not the model.
         samples: tokens are picked in the graph.
@@ -49,6 +51,9 @@ class Batch(NamedTuple):
     kept: int = 1
     v_transposed: bool = False
     context: int = 0
+    all_cells: int = 0
+    micro: int = 0
+    taken_apart: frozenset[str] = frozenset()
     draft_head: bool = False
     samples: bool = False
 
@@ -83,6 +88,8 @@ class Sketch:
         self.graph = Graph()
         #: the tokens' numbers, an input of the graph
         self.tokens = self.input(g.I32, batch.tokens)
+        #: fused operations whose place the engine looks at, with their block
+        self.fused: list[tuple[Node, int]] = []
         self._norm_kind = family.norm
         if family.norm == "by_file":
             rms = spec.metadata.get(f"{spec.architecture}.attention.layer_norm_rms_epsilon")
