@@ -24,14 +24,8 @@ from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.llama_cpp.tensor_split import is_bound, over_devices
-from terazi.memory.llama_cpp.weights import (
-    BufferKind,
-    Placement,
-    WeightBuffer,
-    borrowed_placements,
-    place_tensors,
-    weight_buffers,
-)
+from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, Placement, borrowed_placements, place_tensors
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 

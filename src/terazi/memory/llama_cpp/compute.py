@@ -19,8 +19,9 @@ from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.hyper_connections import FUSED
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size, check_single_sequence
-from terazi.memory.llama_cpp.optimise import for_cuda, for_vulkan
+from terazi.memory.llama_cpp.optimise import for_cuda
 from terazi.memory.llama_cpp.recurrent import StateLayer, number
+from terazi.memory.llama_cpp.reorder import for_vulkan
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings

@@ -13,7 +13,8 @@ from terazi.memory.bill import HOST, Term
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.graph import Node
-from terazi.memory.llama_cpp.optimise import for_cuda, for_vulkan
+from terazi.memory.llama_cpp.optimise import for_cuda
+from terazi.memory.llama_cpp.reorder import for_vulkan
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.sketch import Sketch
 from terazi.models.spec import ModelSpec
