@@ -276,8 +276,6 @@ class _Reader:
                 f"A quantised V cache ({settings.type_v}) needs flash attention.",
                 hint="Drop -fa off, or use -ctv f16.",
             )
-        if settings.split_mode == "tensor":
-            self._note("-sm tensor is weighed like -sm layer; the engine cuts single tensors instead.")
         self._note_images()
         if self._per_slot > 0 and not self._context_given:
             slots = SERVER_SLOTS if settings.n_parallel is None else settings.n_parallel

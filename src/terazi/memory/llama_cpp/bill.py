@@ -21,14 +21,9 @@ from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import (
-    BufferKind,
-    Placement,
-    WeightBuffer,
-    borrowed_placements,
-    place_tensors,
-    weight_buffers,
-)
+from terazi.memory.llama_cpp.tensor_split import is_bound, over_devices
+from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, Placement, borrowed_placements, place_tensors
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -148,7 +143,7 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
         *_overhead(spec, settings, resolved),
         *beside.lines,
     ]
-    return Bill(
+    bill = Bill(
         engine="llama.cpp",
         build=BUILD,
         lines=tuple(lines),
@@ -159,8 +154,11 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
             *growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers),
             *later,
         ),
-        reasons=tuple(_reasons(spec, settings, resolved, family, beside)),
+        reasons=tuple(_reasons(spec, resolved, family, beside)),
     )
+    if not resolved.cut:
+        return bill
+    return over_devices(bill, spec, settings, resolved, family=family, caches=caches, placements=placements)
 
 
 def _caches_of(context: Context, lender: Context | None) -> tuple[CacheLayer, ...]:
@@ -188,7 +186,6 @@ def _check_borrowed(caches: tuple[CacheLayer, ...], borrowed: tuple[Placement, .
 
 def _reasons(
     spec: ModelSpec,
-    settings: LlamaCppSettings,
     resolved: Resolved,
     family: Family | None,
     beside: Beside,
@@ -202,8 +199,11 @@ def _reasons(
         )
     elif not _draws(spec, resolved):
         yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
-    if settings.split_mode == "tensor" and len(resolved.devices) > 1:
-        yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+    if len(resolved.cut) > 1 and is_bound(spec, family):
+        yield (
+            f"How -sm tensor cuts the tensors of {spec.architecture} isn't known here: each device is counted as "
+            "if it held all of them."
+        )
 
 
 def _draws(spec: ModelSpec, resolved: Resolved) -> bool:
@@ -216,7 +216,8 @@ def _draws(spec: ModelSpec, resolved: Resolved) -> bool:
 
 
 def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
-    if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
+    # it gives up on cut tensors
+    if settings.fit and settings.tool != "llama-fit-params" and not resolved.cut and _fit_may_change(settings):
         for device in resolved.devices:
             held = sum(
                 line.bytes for line in bill.lines if line.device == device.id and line.formula != "driver-context"
