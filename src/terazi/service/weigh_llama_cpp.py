@@ -9,7 +9,6 @@ from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.bill import FIT_MARGIN_BYTES
-from terazi.memory.llama_cpp.draft import DRAFT, settle, speculation_notes
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
@@ -88,15 +87,16 @@ def weigh_parsed(
 
     _check_architecture(spec)
     companions = tuple(_beside(file) for file in command.extra_files)
-    command = dataclasses.replace(command, settings=settle(command.settings, companions))
+    notes = command.notes
+    if companions or command.settings.speculation.kinds:
+        from terazi.memory.llama_cpp.draft import settle, speculation_notes
+
+        command = dataclasses.replace(command, settings=settle(command.settings, companions))
+        notes = (*notes, *speculation_notes(spec, command.settings, companions))
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    notes = (
-        *command.notes,
-        *speculation_notes(spec, command.settings, companions),
-        *_fit_note(command, spec, machine, outcome, alone=not companions),
-    )
+    notes = (*notes, *_fit_note(command, spec, machine, outcome, alone=not companions))
     weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
 
@@ -167,7 +167,7 @@ def _fit_note(
 
 def _beside(file: "ExtraFile") -> Companion:
     """The header of a file that is loaded beside the model: another model, or a part of one."""
-    if file.part != DRAFT:
+    if file.part != "draft":
         return Companion(file.part, file.flag, load_companion(file.path, file.part, origin=file.path), file.scale)
     spec = load_model(file.path)
     _check_architecture(spec)

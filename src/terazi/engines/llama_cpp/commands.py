@@ -114,6 +114,8 @@ _FORMER = {
     "--mmap": ("--load-mode", "mmap"),
     "--mlock": ("--load-mode", "mmap+mlock"),
 }
+#: Kinds of speculation whose draft may lie beside the model in a repository.
+_WITH_SIDECARS = frozenset({"draft-dflash", "draft-dspark", "draft-eagle3", "draft-mtp"})
 #: Flags whose devices must be there when they are read.
 _NAMES_DEVICES = frozenset({"--device", "--mmproj-device", "--spec-draft-device"})
 #: What llama-server switches off beside a projector (``server-context.cpp:load_model``).
@@ -274,12 +276,11 @@ class _Reader:
                 f"A quantised V cache ({settings.type_v}) needs flash attention.",
                 hint="Drop -fa off, or use -ctv f16.",
             )
-        if settings.split_mode == "tensor":
-            self._note("-sm tensor is weighed like -sm layer; the engine cuts single tensors instead.")
         self._note_images()
         if self._per_slot > 0 and not self._context_given:
             slots = SERVER_SLOTS if settings.n_parallel is None else settings.n_parallel
             settings = replace(settings, n_ctx=slots * self._per_slot)
+        self._note_sidecars()
         return Command(
             tool=self._tool,
             model_path=self._names.get("--model"),
@@ -293,6 +294,15 @@ class _Reader:
             unknown_flags=tuple(self._unknown),
             notes=tuple(self._notes),
         )
+
+    def _note_sidecars(self) -> None:
+        """``common_models_handler_init``: with ``-hf``, a repository's own draft file is loaded too."""
+        kinds = [kind for kind in self._settings.speculation.kinds or () if kind in _WITH_SIDECARS]
+        if kinds and self._names.get("--hf-repo") and not any(file.part == "draft" for file in self._extra_files()):
+            self._note(
+                f"If the repository has a draft file of its own ({', '.join(kinds)}), llama.cpp drafts with it; "
+                "weigh that one with -md."
+            )
 
     def _note_images(self) -> None:
         """What a projector does to other settings, and the one that nobody named."""
