@@ -192,7 +192,9 @@ class Examiner:
     async def _load_for_real(
         self, bill: Bill, settings: LlamaCppSettings, twin: str, beside: list[tuple[str, str]]
     ) -> None:
-        launch = oracle.server_launch(self._binary, settings, twin, port=free_port(), beside=beside)
+        launch = oracle.server_launch(
+            self._binary, settings, twin, port=free_port(), beside=beside, warmup=self._warms()
+        )
         reader = LogReader()
         began = time.monotonic()
         self._progress(f"loading the twin in llama-server ({format_bytes(_needs(bill))})")
@@ -223,6 +225,10 @@ class Examiner:
                 failure=failure,
             )
         )
+
+    def _warms(self) -> bool:
+        """A twin computes nothing of use; but encoders and adapters are reserved for with the first batch."""
+        return self._settings.warmup and any(companion.part != "draft" for companion in self._companions)
 
     def _keep(self, asked: Asked) -> None:
         """The later question is the better one: what it doesn't confirm isn't confirmed."""

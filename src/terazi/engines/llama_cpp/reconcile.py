@@ -20,13 +20,12 @@ OUTPUT_FORMULA = "output-buffer"
 _TOGETHER = "Meta("
 #: What the log speaks of, in the order of a page.
 _TERMS = ("weights", "kv", "state", "compute", "output")
+#: What is loaded beside the model, by the log's term: the bill's term, and its kind.
+_BESIDE = {"adapter": ("weights", "adapter"), "encoder": ("compute", "encoder")}
+#: Buffers that the engine makes without printing their size.
+_UNPRINTED = frozenset({"weights.projector", "weights.vector"})
 #: A mapping is one buffer in the log, and these are the lines of one.
 _MAPPED = frozenset({"weights.plain", "weights.mapped-gaps", "weights.lazy"})
-
-#: What the log has no line for.
-_UNSPOKEN = frozenset({"weights.projector", "weights.vector"})
-#: Parts whose buffers the log tells from the model's → their kind.
-_KINDS = {"lora": "adapter", "mmproj": "encoder"}
 
 _Group = tuple[str, str, str]
 
@@ -65,7 +64,9 @@ def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], 
     dropped = (line for line in bill.loading if line.part)  # a draft that is let go again is in the log, too
     for line in (*bill.lines, *bill.page_cache, *dropped):
         part, bound = (line_label(line), line.bytes), line.basis is LineBasis.UPPER_BOUND
-        if (line.term is Term.OVERHEAD and line.formula != OUTPUT_FORMULA) or line.formula in _UNSPOKEN:
+        if line.term is Term.OVERHEAD and line.formula != OUTPUT_FORMULA:
+            continue
+        if line.formula in _UNPRINTED:
             continue
         if line.formula in _MAPPED:
             mapped.setdefault((line.device, line.part), []).append(part)
@@ -74,7 +75,7 @@ def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], 
         elif line.term is Term.WEIGHTS:
             yield (line.device, "weights", line.formula.partition(".")[2]), (part,), bound
         elif line.bytes:
-            kind = _KINDS["mmproj"] if line.part == "mmproj" else ""
+            kind = "encoder" if line.formula.startswith("compute.encoder") else ""
             yield (line.device, line.term.value, kind), (part,), bound
     for (device, _), parts in mapped.items():
         yield (device, "weights", "plain"), tuple(parts), False
@@ -97,8 +98,10 @@ def _largest(
 
 def _group_of(buffer: LoadedBuffer) -> _Group:
     """Where the log's *buffer* belongs: device, term, and which kind of weights."""
-    kind = _KINDS.get(buffer.part, "")
-    if buffer.term == "weights" and not kind:
+    if buffer.term in _BESIDE:
+        return buffer.device, *_BESIDE[buffer.term]
+    kind = ""
+    if buffer.term == "weights":
         kind = "device"
         for part, name in (("REPACK", "repack"), ("AMX", "amx"), ("_Host", "pinned"), ("CPU", "plain")):
             if part in buffer.buffer:
