@@ -286,7 +286,8 @@ def test_an_adapter_of_another_architecture_is_refused_by_both(demo: ModelSpec, 
 def test_the_command_shows_lines_of_their_own(demo: ModelSpec, adapters: dict[str, Path], tmp_path: Path) -> None:
     path = projector_twins.write_twin(tmp_path, "gemma3")
     argv = command(demo, f"--mmproj {path} --lora {adapters['some']} --control-vector {adapters['vector']}")
-    done = terazi(tmp_path, "weigh", "--", *argv)
+    done = terazi(tmp_path, "weigh", "--verify", "--", *argv)
     assert done.returncode == 0, done.stderr
+    assert "the engine agrees" in done.stdout
     for part in ("[mmproj]", "[lora]", "[control-vector]"):
         assert part in done.stdout

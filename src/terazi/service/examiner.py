@@ -170,8 +170,8 @@ class Examiner:
             self._unasked.append(f"a real load: the bill is of {oracle.ESTIMATOR}, which loads nothing")
             return
         settings = oracle.server_settings(stood.settings, resolve(self._spec, stood.settings, stood.devices))
-        # a twin isn't warmed up: what is reserved only then is no part of the answer
-        settings = replace(settings, warmup=False)
+        # what is reserved only with a first batch is no part of the answer where none is run
+        settings = replace(settings, warmup=self._warms())
         bill = weigh(self._spec, settings, stood.devices, self._host.isa, self._companions)
         room = round(self._host.usable_ram_bytes * LOAD_SHARE)
         if settings.repack and _needs(bill) > room:
