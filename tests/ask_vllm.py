@@ -27,6 +27,7 @@ from vllm.config.vllm import get_layers_from_vllm_config
 from vllm.engine.arg_utils import EngineArgs
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.fused_moe import expert_map_manager
 from vllm.model_executor.model_loader.utils import initialize_model
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
@@ -186,6 +187,8 @@ def pool(config: Any, specs: list[dict[str, Any]], available: int) -> dict[str, 
 
 
 def main() -> None:
+    # it only makes a line of the log, from values, and there are none on the meta device
+    expert_map_manager.ExpertMapManager.get_compressed_map_string = lambda _: ""
     kv_cache_utils.logger.setLevel("ERROR")
     transformers.logging.set_verbosity_error()
     # vLLM patches transformers once a model needs that backend, so what transformers itself says comes first

@@ -32,7 +32,7 @@ _BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8, "F8_E4M3": 1}
 Rows = dict[str, tuple[str, tuple[int, ...]]]
 
 
-def ask(questions: Sequence[dict[str, Any]], *, deadline_s: float = 280) -> dict[str, dict[str, Any]]:
+def ask(questions: Sequence[dict[str, Any]], *, deadline_s: float = 560) -> dict[str, dict[str, Any]]:
     """The answers of vLLM's own functions, by the question's ``id``."""
     done = subprocess.run(
         [str(PYTHON), str(ROOT / "tests/ask_vllm.py")],

@@ -11,9 +11,11 @@ from typing import Final
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
-from terazi.memory.vllm.bill import Appraisal, appraise, free_for_engine
+from terazi.memory.companion import Companion
+from terazi.memory.vllm.bill import Appraisal, appraise
 from terazi.memory.vllm.model import read_model
 from terazi.memory.vllm.objections import divides_heads
+from terazi.memory.vllm.ranks import DRAFT, free_for_engine
 from terazi.memory.vllm.settings import AUTO_LENGTH, DEFAULT_UTILIZATION, VllmSettings
 from terazi.memory.vllm.target import usable
 from terazi.memory.workload import Workload
@@ -33,9 +35,13 @@ _OF_MEMORY: Final = frozenset({"free", "blocks", "cache"})
 class _Tried:
     """One set of settings, weighed and held against the machine."""
 
-    def __init__(self, spec: ModelSpec, machine: Machine, settings: VllmSettings, users: int) -> None:
+    def __init__(
+        self, spec: ModelSpec, machine: Machine, settings: VllmSettings, users: int, draft: ModelSpec | None = None
+    ) -> None:
         self.settings = settings
-        self.appraisal = appraise(spec, settings, machine.devices, machine.host)
+        self.draft = draft
+        self.companions = () if draft is None else (Companion(DRAFT, "--speculative-config", draft),)
+        self.appraisal = appraise(spec, settings, machine.devices, machine.host, draft)
         self.shares = tuple(_shares(self.appraisal, machine))
         self.shortfall = tuple(
             Shortfall(device=s.id, needed_bytes=s.total_bytes, capacity_bytes=s.capacity_bytes)
@@ -70,14 +76,20 @@ class _Tried:
 
 
 def follow_vllm(
-    spec: ModelSpec, machine: Machine, settings: VllmSettings, *, prompt: int, output: int
+    spec: ModelSpec,
+    machine: Machine,
+    settings: VllmSettings,
+    *,
+    prompt: int,
+    output: int,
+    draft: ModelSpec | None = None,
 ) -> Plan | Refusal:
-    """What exactly *settings* hold on each device, and whether vLLM would start.
+    """What exactly *settings* hold on each device, and whether vLLM would start; *draft* guesses tokens for it.
 
     Raises:
         UsageError: a value that vLLM has no meaning for.
     """
-    tried = _Tried(spec, machine, settings, 1)
+    tried = _Tried(spec, machine, settings, 1, draft)
     workload = _workload(tried, prompt=prompt, output=output)
     if tried.fits:
         return _plan(spec, machine, tried, workload)
@@ -180,7 +192,7 @@ def _with(settings: VllmSettings, name: str, value: object) -> VllmSettings:
 
 def _plan(spec: ModelSpec, machine: Machine, tried: _Tried, workload: Workload) -> Plan:
     return Plan(
-        id=plan_id(spec, machine, tried.settings),
+        id=plan_id(spec, machine, tried.settings, tried.companions),
         engine=tried.appraisal.bill.engine,
         settings=tried.settings,
         workload=workload,
@@ -275,7 +287,7 @@ def _refusal(spec: ModelSpec, machine: Machine, tried: _Tried, workload: Workloa
 def _alternatives(spec: ModelSpec, machine: Machine, tried: _Tried, users: int) -> Iterator[Alternative]:
     """Settings near the refused ones that fit, the smallest change first."""
     for change, gives_up, settings in _changes(machine, tried):
-        other = _Tried(spec, machine, settings, users)
+        other = _Tried(spec, machine, settings, users, tried.draft)
         if other.fits:
             yield Alternative(
                 settings=settings,

@@ -2,10 +2,13 @@
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Machine
+from terazi.memory.companion import Companion
+from terazi.memory.vllm.ranks import DRAFT
 from terazi.memory.vllm.settings import BUILD, VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
@@ -52,10 +55,15 @@ def weigh_words(spoken: "Spoken", machine: Machine, *, prompt: int, output: int)
     spec = load_model(_source(command.model))
     notes = list(command.notes)
     speculation = command.settings.speculation
-    if speculation is not None and not speculation.method.startswith("ngram"):
+    draft = None
+    if speculation is not None and speculation.method == "draft_model" and speculation.model is not None:
+        draft = load_model(_source(speculation.model))
+    elif speculation is not None and not speculation.method.startswith("ngram"):
         notes.append(f"Not in the bill: the weights and the cache of the draft ({speculation.method}).")
-    outcome = follow_vllm(spec, machine, command.settings, prompt=prompt, output=output)
-    return _weighing(spec, machine, outcome, tuple(notes))
+    outcome = follow_vllm(spec, machine, command.settings, prompt=prompt, output=output, draft=draft)
+    weighing = _weighing(spec, machine, outcome, tuple(notes))
+    beside = () if draft is None else (Companion(DRAFT, "--speculative-config", draft),)
+    return replace(weighing, companions=beside)
 
 
 def _source(model: str) -> str:

@@ -24,16 +24,20 @@ from vllm_engine import CONFIGS, Rows
 #: Fewer tokens than sequences in a step.
 _TOO_FEW = {"max_num_batched_tokens": 8, "max_num_seqs": 9}
 
-pytestmark = [pytest.mark.e2e, vllm_engine.needs_vllm]
+pytestmark = [pytest.mark.e2e, vllm_engine.needs_vllm, pytest.mark.timeout(600)]
 
 Question = dict[str, Any]
 #: What the CPU's kernels can't do, whatever the bytes.
 _NOT_HERE = {("gpt-oss", 8), ("starcoder2-7b", 8), ("smollm2-135m", 2), ("smollm2-135m", 8), ("falcon-h1-7b", 8),
              ("qwen2.5-7b", 8), ("gemma-3-270m", 8)}  # fmt: skip
 
+#: Families that differ in what each stage holds.
+_IN_STAGES = {"smollm2-135m", "llama-3.1-8b", "mixtral-8x7b", "gemma-3-270m", "deepseek-v3", "granite-4-h-small",
+              "qwen3-next-80b", "gpt-oss", "jamba-mini", "command-r7b", "glm-4.5-air"}  # fmt: skip
+
 
 def _questions() -> Iterator[tuple[Question, VllmSettings]]:
-    """Each model whole, in two or in eight, most in stages; some of them in many settings."""
+    """Each model whole, in two or in eight, some in stages; some in many settings."""
     room = [8 * GIB, 256 * MIB, 4 * MIB]
     for place, (name, config) in enumerate(CONFIGS.items()):
         yield {"id": f"{name}/1", "config": config, "available": room}, VllmSettings()
@@ -44,11 +48,17 @@ def _questions() -> Iterator[tuple[Question, VllmSettings]]:
             {"id": f"{name}/tp{tp}", "config": config, "tp": tp, "available": room},
             VllmSettings(tensor_parallel=tp),
         )
-        if config["model_type"] not in {"mamba2", "nemotron_h"} and "quantization_config" not in config:
+        if name in _IN_STAGES:
             yield (
                 {"id": f"{name}/pp2", "config": config, "pp": 2, "available": [2 * GIB]},
                 VllmSettings(pipeline_parallel=2),
             )
+    for name, tp in (("mixtral-8x7b", 4), ("qwen3-30b-a3b", 8), ("deepseek-v2-lite", 8)):
+        whole = {"enable_expert_parallel": True, "max_model_len": 8192}
+        yield (
+            {"id": f"{name}/experts", "config": CONFIGS[name], "tp": tp, "args": whole, "available": [GIB]},
+            VllmSettings(tensor_parallel=tp, expert_parallel=True, max_model_len=8192),
+        )
     for name in ("llama-3.1-8b", "gemma-3-270m", "qwen3-next-80b", "deepseek-v2-lite", "granite-4-h-small"):
         for label, args, settings in _variations():
             if "hybrid" in label and name not in {"llama-3.1-8b", "gemma-3-270m"}:
@@ -155,11 +165,12 @@ def test_defaults_weights_and_cache_are_vllms(answers: dict[str, dict[str, Any]]
         told["max_num_batched_tokens"],
     )
     assert (resolved.limits.in_flight_tokens, resolved.block_size) == (told["in_flight_tokens"], told["block_size"])
+    experts = settings.tensor_parallel if settings.expert_parallel else 1
     held = [
         rank_weights(
             spec,
             model,
-            Ranks(settings.tensor_parallel, 1, layers, stage == 0, stage == len(resolved.stages) - 1),
+            Ranks(settings.tensor_parallel, experts, layers, stage == 0, stage == len(resolved.stages) - 1),
             model_bytes=resolved.element_bytes,
         )
         for stage, layers in enumerate(resolved.stages)

@@ -15,7 +15,7 @@ from gguf_writer import TensorRow, Typed, write_gguf
 from projector_twins import write_twin
 from safetensors_writer import TINY_CONFIG, entries, head, tiny_rows
 from terazi.errors import ModelFileError, SourceError, TeraziError, UsageError
-from terazi.models.sources import demo_path, load_model, remote
+from terazi.models.sources import demo_path, headers, load_model, remote
 from terazi.models.sources.hub import projector_of
 from terazi.models.spec import ModelSpec
 
@@ -332,6 +332,19 @@ def test_the_command_line(hub: FakeHub, tmp_path: Path) -> None:
     done = weigh(hub, tmp_path, "hf:org/gguf:Q9")
     assert done.returncode == 2
     assert "Q4_K_M" in done.stderr
+
+
+def test_a_twin_of_a_model_that_is_not_here(hub: FakeHub, tmp_path: Path) -> None:
+    """The header travels once more, and no weights."""
+    for name in ("hf:org/gguf", "hf:org/large", f"{hub.url}/org/gguf/resolve/main/m-Q8_0.gguf"):
+        spec = load_model(name)
+        hub.seen.clear()
+        folder = tmp_path / name.replace("/", "-")
+        folder.mkdir()
+        twin = load_model(headers.write_twin(spec, str(folder)))
+        assert twin.tensors == spec.tensors
+        assert twin.file_bytes == spec.file_bytes
+        assert 1 <= len(hub.files_asked()) <= 2
 
 
 def test_an_engine_command_with_a_model_on_the_hub(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Sources, b11434: ``src/llama-model-loader.cpp:create_tensor`` (choice of the buf
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -24,9 +25,9 @@ from terazi.models.spec import ModelSpec, Tensor
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 _EXPERTS_OF = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 #: Tensors that are read once for each token, from host memory.
-_INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
+_INPUT = ("masked_embd", "token_embd", "per_layer_token_embd", "position_embd", "token_types")
 #: Tensors without a block number that belong to the first block (in LFM2 ``token_embd_norm`` is the output norm).
-_FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
+_FIRST_BLOCK = ("nextn.pre_projection", "token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 #: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
 #: Encoders have no output matrix; BitNet multiplies with the embedding where it is; drafts that lack one use the
@@ -60,6 +61,10 @@ _ROW_TYPES = frozenset(
 )
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
+
+
+#: What a borrowed tensor's name begins with where the borrower has one of that name.
+LENT = "target."
 
 
 class BufferKind(StrEnum):
@@ -105,9 +110,14 @@ def place_tensors(
 
 
 def borrowed_placements(spec: ModelSpec, lender: tuple[Placement, ...]) -> tuple[Placement, ...]:
-    """The embedding and the output matrix of *lender*'s model, as far as a draft *spec* has none of its own."""
+    """The embedding and the output matrix of *lender*'s model, as far as a draft *spec* has none of its own.
+
+    Gemma 4's assistants have their own and look tokens up in the model's all the same: that one is renamed.
+    """
     own = {tensor.name for tensor in spec.tensors}
     embeddings = [placement for placement in lender if placement.tensor.name == "token_embd.weight"]
+    if spec.architecture == "gemma4-assistant":
+        return tuple(p._replace(tensor=replace(p.tensor, name=LENT + p.tensor.name)) for p in embeddings[:1])
     outputs = [placement for placement in lender if placement.tensor.name == "output.weight"] or embeddings[-1:]
     return (
         *(embeddings[:1] if "token_embd.weight" not in own else ()),
@@ -147,7 +157,7 @@ def _is_lazy(spec: ModelSpec, tensor: Tensor, settings: LlamaCppSettings, resolv
 def _with_factors(spec: ModelSpec, layer_devices: tuple[str, ...]) -> tuple[str, ...]:
     """The devices of the blocks that use shared tables: all, or those that see everything (``gemma4.cpp``)."""
     family = family_of(spec)
-    if family is None or spec.architecture != "gemma4":
+    if family is None or spec.architecture not in {"gemma4", "gemma4-assistant"}:
         return layer_devices[:-1]
     windows = window_layers(spec, family)
     return tuple(device for device, window in zip(layer_devices, windows, strict=False) if not window)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from terazi.hardware.machine import Device, Host
+from terazi.memory.llama_cpp.bill import FIT_MARGIN_BYTES
 from terazi.memory.ollama.predict import USABLE_PERCENT, batch_surcharge, generation_batch, predict_bytes
-from terazi.memory.ollama.settings import FIT_TARGET_MIB, OllamaSettings
+from terazi.memory.ollama.settings import OllamaSettings
 from terazi.models.spec import ModelSpec
 from terazi.units import GIB, MIB, format_bytes
 
@@ -251,7 +252,7 @@ def _projector(
     reasons: list[str],
 ) -> tuple[bool, int]:
     """Whether the projector goes to a card, and what ``--fit`` must leave free for it (bytes a card)."""
-    usual = (asked.fit_target_mib if asked.fit_target_mib is not None else FIT_TARGET_MIB) * MIB
+    usual = FIT_MARGIN_BYTES if asked.fit_target_mib is None else asked.fit_target_mib * MIB
     if projector_bytes is None:
         return True, usual
     needed = projector_bytes + _PROJECTOR_HEADROOM

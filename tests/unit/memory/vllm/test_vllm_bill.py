@@ -133,3 +133,33 @@ def test_a_bill_is_the_sum_of_its_lines() -> None:
     bill = on_cards(2, tensor_parallel=2).bill
     assert bill.total_bytes == sum(bill.on(d).total_bytes for d in bill.devices())
     assert all(line.bytes > 0 for line in bill.lines)
+
+
+def test_a_draft_model_shares_the_blocks_and_brings_its_own_weights() -> None:
+    """A real engine with SmolLM2, a draft of 8 layers and 1 GiB said: CPU KV cache size: 34,304 tokens."""
+    draft = llama(
+        CONFIGS["llama-3.1-8b"]
+        | {
+            "hidden_size": 256,
+            "intermediate_size": 512,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 4,
+            "head_dim": 64,
+            "vocab_size": 49_152,
+        }
+    )
+    settings = VllmSettings(
+        kv_cache_memory_bytes=GIB, speculation=Speculation(method="draft_model", tokens=3, model="d")
+    )
+    appraisal = appraise(SMOL, settings, [], HOST_MACHINE, draft)
+    assert appraisal.pool is not None
+    assert appraisal.pool.tokens == 34_304
+    extra = next(line for line in appraisal.bill.lines if line.part == "draft")
+    assert extra.bytes == draft.weights_bytes
+
+
+def test_the_draft_lies_on_the_last_stage() -> None:
+    settings = VllmSettings(pipeline_parallel=2, speculation=Speculation(method="draft_model", tokens=3, model="d"))
+    bill = appraise(EIGHT, settings, [card(0), card(1)], HOST_MACHINE, SMOL).bill
+    assert [line.device for line in bill.lines if line.part == "draft"] == ["CUDA1"]
