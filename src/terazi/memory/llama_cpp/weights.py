@@ -1,8 +1,7 @@
-"""The weights: which buffer each tensor goes to, and how large each buffer gets.
+"""The weights: which buffer each tensor goes to.
 
 Sources, b11434: ``src/llama-model-loader.cpp:create_tensor`` (choice of the buffer, duplicates, overrides),
-``src/llama-model.cpp:make_cpu_buft_list`` and ``load_tensors`` (order of preference, mapped buffers),
-``get_mapping_range`` (a mapped buffer reaches from its first to its last tensor in the file).
+``src/llama-model.cpp:make_cpu_buft_list`` and ``load_tensors`` (order of preference, mapping).
 """
 
 import re
