@@ -66,7 +66,7 @@ def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLo
     reader.feed("\n".join([*servers, *lines[start:], ""]))
     log = LoadLog()
     for buffer in reader.report.buffers:
-        term: dict[str, list[float]] = getattr(log, buffer.term)
+        term: dict[str, list[float]] = getattr(log, buffer.term, {})
         term.setdefault(buffer.device, []).append(round(buffer.bytes / MIB, 2))
     return log
 

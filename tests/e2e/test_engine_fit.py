@@ -42,7 +42,7 @@ def stand_in(number: int) -> Device:
 
 def by_the_engine(path: str, n_ctx: int, endpoints: tuple[str, ...], margin_mib: int) -> dict[str, str]:
     done = subprocess.run(
-        [str(FIT_PARAMS), "-m", path, "-c", str(n_ctx), "--rpc", ",".join(endpoints),
+        [str(FIT_PARAMS), "-m", path, *(["-c", str(n_ctx)] if n_ctx else []), "--rpc", ",".join(endpoints),
          "-fitt", ",".join([str(margin_mib)] * len(endpoints))],
         capture_output=True,
         text=True,
@@ -63,10 +63,12 @@ def by_the_engine(path: str, n_ctx: int, endpoints: tuple[str, ...], margin_mib:
         ("demo", 4096, 1, 40),  # not one layer
         ("demo", 4096, 1, 160),
         ("demo", 4096, 1, 400),  # all of it
-        ("demo", 4096, 2, 90),
         ("demo", 4096, 2, 160),
+        ("demo", 0, 1, 240),  # the context is shortened
+        ("demo", 0, 1, 90),  # and is still too long
+        ("demo", 0, 2, 150),
+        ("mixture", 0, 2, 14_800),
         ("mixture", 4096, 1, 6000),
-        ("mixture", 4096, 1, 15_000),
         ("mixture", 4096, 2, 3000),
         ("mixture", 4096, 2, 9500),
     ],
@@ -79,8 +81,9 @@ def test_layers_lie_where_the_engine_puts_them(
     said = by_the_engine(path, n_ctx, endpoints[:cards], margin_mib)
     settings = LlamaCppSettings(tool="llama-fit-params", n_ctx=n_ctx, rpc=endpoints[:cards])
     devices = tuple(stand_in(i) for i in range(cards))
-    fitted = fit_layers(load_model(path), devices, settings, isa(), target_bytes=margin_mib * MIB)
+    fitted = fit_layers(load_model(path), devices, settings, isa(), target_bytes=(margin_mib * MIB,))
     layers = "-1" if fitted.n_gpu_layers is None else str(fitted.n_gpu_layers)
     assert layers == said["-ngl"]
+    assert str(fitted.n_ctx) == said["-c"]
     assert ",".join(f"{share:.0f}" for share in fitted.tensor_split) == said.get("-ts", "")
     assert ",".join(f"{pattern}={where}" for pattern, where in fitted.override_tensor) == said["-ot"]

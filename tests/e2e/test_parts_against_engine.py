@@ -152,7 +152,7 @@ def test_projector_options(case: str, demo: ModelSpec, endpoints: tuple[str, ...
 def test_the_largest_image_takes_what_is_forecast(demo: ModelSpec, tmp_path: Path) -> None:
     # the only place where the engine says how a buffer grows is the server that holds it
     path, picture = projector_twins.write_twin(tmp_path, "pixtral"), tmp_path / "black.png"
-    write_png(picture, 512, 512)  # 1024 tokens of 16 x 16 pixels
+    write_png(picture, 288, 288)  # 324 tokens of 16 x 16 pixels, where 256 are reserved for
     log, port = tmp_path / "rpc.log", free_port()
     with (
         log.open("w") as output,
@@ -165,7 +165,7 @@ def test_the_largest_image_takes_what_is_forecast(demo: ModelSpec, tmp_path: Pat
     ):
         try:
             llama_engine.await_listening(f"127.0.0.1:{port}")
-            argv = command(demo, f"-c 2048 -ngl 0 --mmproj {path}", [f"127.0.0.1:{port}"])
+            argv = command(demo, f"-ngl 0 --mmproj {path} --image-max-tokens 324", [f"127.0.0.1:{port}"])
             asked = ["--image", str(picture), "-p", "Hi", "-n", "1"]
             cli = llama_engine.BINARIES / "llama-mtmd-cli"
             subprocess.run([str(cli), *argv[1:], *asked], capture_output=True, check=True, timeout=120)
@@ -286,7 +286,8 @@ def test_an_adapter_of_another_architecture_is_refused_by_both(demo: ModelSpec, 
 def test_the_command_shows_lines_of_their_own(demo: ModelSpec, adapters: dict[str, Path], tmp_path: Path) -> None:
     path = projector_twins.write_twin(tmp_path, "gemma3")
     argv = command(demo, f"--mmproj {path} --lora {adapters['some']} --control-vector {adapters['vector']}")
-    done = terazi(tmp_path, "weigh", "--", *argv)
+    done = terazi(tmp_path, "weigh", "--verify", "--", *argv)
     assert done.returncode == 0, done.stderr
+    assert "the engine agrees" in done.stdout
     for part in ("[mmproj]", "[lora]", "[control-vector]"):
         assert part in done.stdout

@@ -111,6 +111,12 @@ def test_what_does_not_fit_goes_where_fit_puts_it(tmp_path: Path) -> None:
     context = next(x["bytes"] for x in document["bill"]["lines"] if x["formula"] == "driver-context")
     assert card["total_bytes"] - context <= free - 2**30
     assert one_more["plan"]["devices"][0]["total_bytes"] - context > free - 2**30
+    plain = terazi(
+        tmp_path, "weigh", "--on", "RTX 3070 + 64GiB", "--", "llama-server", "-m", str(path), "-c", "32768",
+        "-np", "1", "-b", "512", "-ub", "512",
+    )  # fmt: skip
+    assert plain.returncode == 3, "as it stands it does not fit"
+    assert f"-ngl {layers} " in next(line for line in plain.stderr.splitlines() if "--fit would go on" in line)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""What llama.cpp's ``--fit`` makes of settings that leave the layers open: which go to which card.
+"""What llama.cpp's ``--fit`` makes of settings that leave the context or the layers open.
 
-In: ``ModelSpec``, devices, settings with a context. Out: the settings that the engine goes on with. Source:
-``common/fit.cpp:common_params_fit_impl``, b11434, steps 1, 3 and 4 (step 2 shortens a context that isn't given). It
-looks at cards only, never at the RAM. The engine measures with its own estimator, and here the bill stands in for
-it: with several cards the two differ by some MiB, so that a layer at the very edge may fall otherwise.
+In: ``ModelSpec``, devices, settings. Out: the settings that the engine goes on with. Source:
+``common/fit.cpp:common_params_fit_impl``, b11434. It looks at cards only, never at the RAM. The engine measures
+with its own estimator; here the bill stands in for it, with what that is known to count too much.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +10,10 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from terazi.hardware.machine import Device
+from terazi.memory.bill import BillLine, Term
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.layers import select_devices
+from terazi.memory.llama_cpp.resolve import CELLS, resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 
@@ -22,6 +23,8 @@ _UP: Final = r"ffn_(gate|gate_up|down).*"
 _GATE: Final = r"ffn_down.*"
 _ATTENTION: Final = r"ffn_(gate|up|gate_up|down).*"
 _CPU: Final = "CPU"
+#: ``--fit-ctx`` of the tools.
+LEAST_CONTEXT: Final = 4096
 
 
 class _Load(NamedTuple):
@@ -50,36 +53,90 @@ def fit_layers(
     settings: LlamaCppSettings,
     isa: frozenset[str],
     *,
-    target_bytes: int,
+    target_bytes: tuple[int, ...],
+    least_context: int = LEAST_CONTEXT,
 ) -> LlamaCppSettings:
-    """*settings* with the layers where ``--fit`` puts them; unchanged if all fits, or if they say it themselves.
+    """*settings* as ``--fit`` leaves them: the context shortened if it isn't given, then the layers placed.
+
+    Unchanged if all fits; layers stay where *settings* put them themselves. Without a card nothing is done.
 
     Args:
         spec: the model.
         devices: of the machine.
-        settings: with a context that is given.
+        settings: what the engine is started with.
         isa: of the host's processor.
-        target_bytes: what must stay free on each card (``--fit-target``; 1 GiB unless said otherwise).
+        target_bytes: what must stay free (``--fit-target``), one figure a card; the last one counts for the rest.
+        least_context: tokens of a sequence below which the context isn't shortened (``--fit-ctx``); a ``-c 0`` that
+            was typed asks for the whole context, however large.
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
     chosen = select_devices(settings, devices)
-    given = settings.n_gpu_layers is not None or settings.tensor_split or settings.override_tensor
-    if not chosen or not settings.fit or given or settings.cpu_moe or settings.n_cpu_moe:
+    if not chosen or not settings.fit:
         return settings
+
+    def lines(candidate: LlamaCppSettings) -> list[list[BillLine]]:
+        bill = weigh(spec, candidate, devices, isa)
+        # the engine asks each card what is free, after its driver took its part
+        own = [line for line in bill.lines if line.formula != "driver-context"]
+        return [[line for line in own if line.device == d.id] for d in chosen]
 
     def measure(candidate: LlamaCppSettings) -> list[int]:
-        bill = weigh(spec, candidate, devices, isa)
-        return [
-            sum(line.bytes for line in bill.lines if line.device == d.id and line.formula != "driver-context")
-            for d in chosen
-        ]
+        held = [sum(line.bytes for line in card) for card in lines(candidate)]
+        resolved = resolve(spec, candidate, devices)
+        # A reset inside ggml_backend_sched_reserve_size loses the devices of the norms: the estimator counts four
+        # more f32 rows a token on every card after the first, where a real load has none.
+        excess = 16 * spec.embedding_length * resolved.n_tokens if resolved.pipeline else 0
+        return [held[0], *(used + excess for used in held[1:])]
 
-    targets = [d.memory_free_bytes - target_bytes for d in chosen]
-    if all(used <= target for used, target in zip(measure(settings), targets, strict=True)):
+    margins = [target_bytes[min(i, len(target_bytes) - 1)] for i in range(len(chosen))]
+    targets = [d.memory_free_bytes - margin for d, margin in zip(chosen, margins, strict=True)]
+    streams = resolve(spec, settings, devices).n_stream
+    longest = spec.context_length * streams
+    now = settings if settings.n_ctx else replace(settings, n_ctx=longest)
+    used = measure(now)
+    if all(taken <= target for taken, target in zip(used, targets, strict=True)):
         return settings
-    return _Fitter(spec, chosen, settings, measure, targets).fit()
+    if not settings.n_ctx and sum(used) > sum(targets):
+        shortest = least_context * streams
+        weights = sum(line.bytes for card in lines(now) for line in card if line.term is Term.WEIGHTS)
+        room = sum(targets) - _waste(spec, weights, len(chosen))
+        n_ctx = _shorten(now, longest, shortest, streams=streams, used=sum(used), room=room, measure=measure)
+        now = replace(now, n_ctx=n_ctx)
+        if len(chosen) == 1 and sum(measure(now)) <= room:
+            return replace(now, fit=False)
+    given = settings.n_gpu_layers is not None or settings.tensor_split or settings.override_tensor
+    if given or settings.cpu_moe or settings.n_cpu_moe:
+        return now if now.n_ctx == settings.n_ctx else replace(now, fit=False)
+    return _Fitter(spec, chosen, now, measure, targets).fit()
+
+
+def _waste(spec: ModelSpec, weights: int, cards: int) -> int:
+    """What several cards are expected to leave unused: half a layer each, and one more."""
+    if cards == 1:
+        return 0
+    return (cards + 1) * (weights // spec.block_count) // (6 if spec.expert_count else 2)
+
+
+def _shorten(
+    settings: LlamaCppSettings,
+    longest: int,
+    shortest: int,
+    *,
+    streams: int,
+    used: int,
+    room: int,
+    measure: Measure,
+) -> int:
+    """Step 2: the context between *shortest* and *longest* that should take *room* bytes, by interpolation."""
+    if longest <= shortest:
+        return longest
+    least = sum(measure(replace(settings, n_ctx=shortest)))
+    if room <= least or used <= least:
+        return shortest
+    n_ctx = shortest + (longest - shortest) * (room - least) // (used - least)
+    return max(n_ctx - n_ctx % (CELLS * streams), shortest)
 
 
 class _Fitter:

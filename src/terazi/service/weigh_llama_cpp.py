@@ -8,7 +8,7 @@ from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
-from terazi.memory.llama_cpp.draft import DRAFT, settle, speculation_notes
+from terazi.memory.llama_cpp.bill import FIT_MARGIN_BYTES
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
@@ -18,6 +18,7 @@ from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import forecast, score
 from terazi.placement.plan import Plan, Refusal
 from terazi.service.weighing import Weighing
+from terazi.units import MIB
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.commands import Command
@@ -86,11 +87,16 @@ def weigh_parsed(
 
     _check_architecture(spec)
     companions = tuple(_beside(file) for file in command.extra_files)
-    command = dataclasses.replace(command, settings=settle(command.settings, companions))
+    notes = command.notes
+    if companions or command.settings.speculation.kinds:
+        from terazi.memory.llama_cpp.draft import settle, speculation_notes
+
+        command = dataclasses.replace(command, settings=settle(command.settings, companions))
+        notes = (*notes, *speculation_notes(spec, command.settings, companions))
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    notes = (*command.notes, *speculation_notes(spec, command.settings, companions))
+    notes = (*notes, *_fit_note(command, spec, machine, outcome, alone=not companions))
     weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
 
@@ -134,9 +140,34 @@ def _with_projector(command: "Command", spoken: "Spoken") -> "Command":
     )
 
 
+def _fit_note(
+    command: "Command", spec: ModelSpec, machine: Machine, outcome: Plan | Refusal, *, alone: bool
+) -> tuple[str, ...]:
+    """What ``--fit``, which is on unless said otherwise, would make of a command that leaves too little free."""
+    if not alone or not any("--fit" in reason for reason in outcome.bill.reasons):
+        return ()
+    from terazi.engines.llama_cpp.arguments import settings_argv
+    from terazi.placement.engine_fit import LEAST_CONTEXT, fit_layers
+
+    margins = tuple(int(mib) * MIB for mib in (command.fit_target or "").split(",") if mib.isdecimal())
+    least = command.fit_context or ""
+    fitted = fit_layers(
+        spec,
+        machine.devices,
+        command.settings,
+        machine.host.isa,
+        target_bytes=margins or (FIT_MARGIN_BYTES,),
+        least_context=int(least) if least.isdecimal() else LEAST_CONTEXT,
+    )
+    if fitted == command.settings:
+        return ()
+    words = settings_argv(fitted, spec.files[0].path if spec.files else spec.name)
+    return (f"The engine's --fit would go on with: {' '.join(words)}",)
+
+
 def _beside(file: "ExtraFile") -> Companion:
     """The header of a file that is loaded beside the model: another model, or a part of one."""
-    if file.part != DRAFT:
+    if file.part != "draft":
         return Companion(file.part, file.flag, load_companion(file.path, file.part, origin=file.path), file.scale)
     spec = load_model(file.path)
     _check_architecture(spec)

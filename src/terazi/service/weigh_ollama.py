@@ -225,7 +225,7 @@ def _weigh(
     command = parse_llama_command(argv, environment)
     seen = dataclasses.replace(machine, devices=chosen.devices)
     settings = dataclasses.replace(command.settings, fit=chosen.fit)
-    fitted = fit_layers(spec, seen.devices, settings, machine.host.isa, target_bytes=chosen.fit_target_bytes)
+    fitted = fit_layers(spec, seen.devices, settings, machine.host.isa, target_bytes=(chosen.fit_target_bytes,))
     moved = fitted != settings
     weighing = weigh_parsed(
         dataclasses.replace(command, settings=dataclasses.replace(fitted, fit=False)),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,12 +11,13 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from deadline import until
 from fake_hub import COMMIT, FakeHub, Sparse
 from gguf_writer import TensorRow, Typed, write_gguf
 from projector_twins import write_twin
 from safetensors_writer import TINY_CONFIG, entries, head, tiny_rows
 from terazi.errors import ModelFileError, SourceError, TeraziError, UsageError
-from terazi.models.sources import demo_path, load_model, remote
+from terazi.models.sources import demo_path, headers, load_model, remote
 from terazi.models.sources.hub import projector_of
 from terazi.models.spec import ModelSpec
 
@@ -332,6 +334,36 @@ def test_the_command_line(hub: FakeHub, tmp_path: Path) -> None:
     done = weigh(hub, tmp_path, "hf:org/gguf:Q9")
     assert done.returncode == 2
     assert "Q4_K_M" in done.stderr
+
+
+def test_an_interrupt_ends_it_at_once(hub: FakeHub, tmp_path: Path) -> None:
+    hub.behaviour.silent_s, hub.behaviour.silent_about = 60, "-of-"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "terazi", "weigh", "hf:org/many"],
+        env={**os.environ, "PYTHONPATH": str(SRC), "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # several headers at once, so that the wait is not in the main thread
+    until(lambda: sum("-of-" in seen.path for seen in hub.seen) >= 4, within_s=30)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=10)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+
+
+def test_a_twin_of_a_model_that_is_not_here(hub: FakeHub, tmp_path: Path) -> None:
+    """The header travels once more, and no weights."""
+    for name in ("hf:org/gguf", "hf:org/large", f"{hub.url}/org/gguf/resolve/main/m-Q8_0.gguf"):
+        spec = load_model(name)
+        hub.seen.clear()
+        folder = tmp_path / name.replace("/", "-")
+        folder.mkdir()
+        twin = load_model(headers.write_twin(spec, str(folder)))
+        assert twin.tensors == spec.tensors
+        assert twin.file_bytes == spec.file_bytes
+        assert 1 <= len(hub.files_asked()) <= 2
 
 
 def test_an_engine_command_with_a_model_on_the_hub(tmp_path: Path) -> None:

@@ -38,6 +38,6 @@ def llama_server_argv(
     words += ["-b", str(launch.batch), "-ub", str(launch.batch)]
     if launch.gpu_layers is not None:
         words += ["-ngl", str(launch.gpu_layers)]
-    if launch.single:
-        words += ["--split-mode", "none", "--main-gpu", "0"]
+    if launch.main_gpu is not None:
+        words += ["--split-mode", "none", "--main-gpu", str(launch.main_gpu)]
     return tuple(words)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from terazi.hardware.machine import Device, Host
+from terazi.memory.llama_cpp.bill import FIT_MARGIN_BYTES
 from terazi.memory.ollama.predict import USABLE_PERCENT, batch_surcharge, generation_batch, predict_bytes
-from terazi.memory.ollama.settings import FIT_TARGET_MIB, OllamaSettings
+from terazi.memory.ollama.settings import OllamaSettings
 from terazi.models.spec import ModelSpec
 from terazi.units import GIB, MIB, format_bytes
 
@@ -49,7 +50,7 @@ class Launch:
 
     Args:
         devices: the cards that llama-server sees; the others stay out of its sight.
-        single: it uses the first of them alone (``--split-mode none``).
+        main_gpu: it uses that one of them alone (``--split-mode none --main-gpu``); None splits over all.
         slots: requests at once, each with its own cache.
         n_ctx_seq: context of one request; the server gets ``slots`` times as much.
         batch: tokens, of the batch and of the micro-batch.
@@ -68,7 +69,7 @@ class Launch:
     """
 
     devices: tuple[Device, ...]
-    single: bool
+    main_gpu: int | None
     slots: int
     n_ctx_seq: int
     batch: int
@@ -103,7 +104,7 @@ def launch(
     slots = _slots(spec, asked, reasons, embedding=embedding)
     n_ctx = _context(spec, devices, asked, reasons, vision=beside.projector_bytes is not None)
     believed = predict_bytes(spec, n_ctx * slots)
-    chosen, single = _place(devices, host, asked, believed, reasons)
+    chosen, main_gpu = _place(devices, host, asked, believed, reasons)
     available = _available(chosen, host)
     fused = _flash_attention(chosen, asked)
     if embedding:
@@ -120,7 +121,7 @@ def launch(
     drafts = asked.draft_num_predict if asked.draft_num_predict is not None else _DRAFTS if beside.draft else 0
     return Launch(
         devices=chosen,
-        single=single,
+        main_gpu=main_gpu,
         slots=slots,
         n_ctx_seq=n_ctx,
         batch=batch,
@@ -180,10 +181,10 @@ def _context(
 
 def _place(
     devices: tuple[Device, ...], host: Host, asked: OllamaSettings, predicted: int, reasons: list[str]
-) -> tuple[tuple[Device, ...], bool]:
-    """The cards that llama-server sees, and whether it uses one alone."""
+) -> tuple[tuple[Device, ...], int | None]:
+    """The cards that llama-server sees, and which of them it uses alone."""
     if asked.num_gpu == 0 or len(devices) <= 1:
-        return devices, asked.main_gpu is not None and bool(devices)
+        return devices, asked.main_gpu
     groups: dict[str, list[Device]] = {}
     for device in devices:
         groups.setdefault(device.backend.lower(), []).append(device)
@@ -194,7 +195,7 @@ def _place(
     if asked.main_gpu is not None:
         named = [group[asked.main_gpu] for group in groups.values() if 0 <= asked.main_gpu < len(group)]
         if named:
-            return (max(named, key=preference),), True
+            return (max(named, key=preference),), 0
     elif not asked.sched_spread:
         fitting = [d for d in devices if predicted <= _available((d,), host) * USABLE_PERCENT // 100]
         if fitting:
@@ -203,9 +204,9 @@ def _place(
                 f"By Ollama's estimate one card is enough, so it takes {best.id} alone ({USABLE_PERCENT} % of its "
                 f"{format_bytes(best.memory_free_bytes)} free)."
             )
-            return (best,), True
+            return (best,), 0
     best_group = max(groups.values(), key=lambda g: (any(not d.unified_memory for d in g), _available(g, host)))
-    return tuple(best_group), False
+    return tuple(best_group), asked.main_gpu  # a number that no card has goes on to llama-server
 
 
 def _free(devices: Sequence[Device]) -> int:
@@ -251,7 +252,7 @@ def _projector(
     reasons: list[str],
 ) -> tuple[bool, int]:
     """Whether the projector goes to a card, and what ``--fit`` must leave free for it (bytes a card)."""
-    usual = (asked.fit_target_mib if asked.fit_target_mib is not None else FIT_TARGET_MIB) * MIB
+    usual = FIT_MARGIN_BYTES if asked.fit_target_mib is None else asked.fit_target_mib * MIB
     if projector_bytes is None:
         return True, usual
     needed = projector_bytes + _PROJECTOR_HEADROOM

@@ -10,8 +10,6 @@ from typing import Final
 #: Of the Ollama that these rules were read from, and of the engine inside it.
 COMMIT: Final = "fb30760"
 ENGINE_BUILD: Final = "b10488"
-#: ``--fit-target`` of llama-server, in MiB.
-FIT_TARGET_MIB: Final = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,15 @@ from terazi.models.gguf import GgufHeader
 from terazi.models.gguf import read_header as read_gguf
 from terazi.models.gguf_window import display
 from terazi.models.hf_config import CONFIG_LIMIT_BYTES, HfConfig, parse_config
-from terazi.models.hub import HubReference, choose_gguf, choose_projector, parse_page, parse_reference, quants
+from terazi.models.hub import (
+    PREFIX,
+    HubReference,
+    choose_gguf,
+    choose_projector,
+    parse_page,
+    parse_reference,
+    quants,
+)
 from terazi.models.layout import (
     CONFIG,
     INDEX_SUFFIX,
@@ -104,6 +112,17 @@ def load_url(url: str, *, origin: str) -> ModelSpec:
         )
     query = url.removeprefix(path)
     return _load_gguf(path, lambda part: RemoteFile(get_session(), part + query, {}, label=part), origin=origin)
+
+
+def read_head(name: str, n_bytes: int) -> bytes:
+    """The first *n_bytes* of a GGUF file that isn't here, by the name that its ``ModelFile`` has.
+
+    Raises:
+        SourceError: it can't be reached, or is another file by now.
+    """
+    remote = _open_part(name) if name.startswith(PREFIX) else RemoteFile(get_session(), name, {}, label=name)
+    with remote:
+        return remote.fetch(0, n_bytes)
 
 
 def projector_of(text: str) -> str | None:
