@@ -1,10 +1,10 @@
 """Asks the installed vLLM what it would do, without starting an engine. Runs under the Python that has vLLM.
 
 In: one question a line on standard input, as JSON: ``config`` (a config.json), ``args`` (of ``EngineArgs``),
-``tp``, ``pp``, ``available`` (bytes for the cache of each rank, several to try), ``checkpoint`` (tell the
-tensors that transformers would save instead). Out: one answer a line, after ``ANSWER``. Models are built on the
-meta device: shapes without data. Parallel groups are stand-ins that only know their size, so that any number of
-ranks fits one process.
+``tp``, ``pp``, ``available`` (bytes for the cache of each rank, several to try), ``card`` (with the blocks and
+steps of a card), ``checkpoint`` (tell the tensors that transformers would save instead). Out: one answer a line,
+after ``ANSWER``. Models are built on the meta device: shapes without data. Parallel groups are stand-ins that only
+know their size, so that any number of ranks fits one process.
 """
 
 import gc
@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import tempfile
+from contextlib import nullcontext
 from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -29,10 +30,13 @@ from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.layers.fused_moe import expert_map_manager
 from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.models import registry
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.utils.torch_utils import set_default_torch_dtype
+from vllm.v1.attention.backend import MultipleOf
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts, resolve_kv_cache_layout
 from vllm.v1.core import kv_cache_utils
 from vllm.v1.kv_cache_interface import AttentionSpec
@@ -84,11 +88,14 @@ def stand_in(tp: int, pp: int, stage: int) -> None:
 
 def answer(question: Question) -> dict[str, Any]:
     if question.get("flags"):
-        return {"flags": flags()}
+        return {"flags": flags(), "architectures": sorted(registry._VLLM_MODELS)}
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as file:  # noqa: PTH118, PTH123
             json.dump(question["config"], file)
-        return {"checkpoint": checkpoint(folder)} if question.get("checkpoint") else engine(folder, question)
+        if question.get("checkpoint"):
+            return {"checkpoint": checkpoint(folder)}
+        with LikeACard() if question.get("card") else nullcontext():
+            return engine(folder, question)
 
 
 def flags() -> dict[str, int | str]:
@@ -111,6 +118,20 @@ def checkpoint(folder: str) -> dict[str, list[int]]:
     return {name: list(tensor.shape) for name, tensor in state.items() if name not in tied}
 
 
+class LikeACard:
+    """Blocks of sixteen tokens, states in the model's own type: as on a card, for a while."""
+
+    def __enter__(self) -> None:
+        self._sizes = CPUAttentionBackend.get_supported_kernel_block_sizes
+        self._accelerated = torch.cpu._is_avx512_bf16_supported
+        CPUAttentionBackend.get_supported_kernel_block_sizes = staticmethod(lambda _=None: [MultipleOf(16)])
+        torch.cpu._is_avx512_bf16_supported = lambda: False
+
+    def __exit__(self, *_: object) -> None:
+        CPUAttentionBackend.get_supported_kernel_block_sizes = staticmethod(self._sizes)
+        torch.cpu._is_avx512_bf16_supported = self._accelerated
+
+
 def engine(folder: str, question: Question) -> dict[str, Any]:
     """What vLLM resolves, what each stage's first rank holds, and the cache that each amount of memory makes."""
     tp, pp = question.get("tp", 1), question.get("pp", 1)
@@ -125,6 +146,7 @@ def engine(folder: str, question: Question) -> dict[str, Any]:
         **question.get("args", {}),
     ).create_engine_config(UsageContext.OPENAI_API_SERVER)
     model, cache, scheduler = config.model_config, config.cache_config, config.scheduler_config
+    scheduler.async_scheduling = bool(question.get("card"))
     told: dict[str, Any] = {
         "max_model_len": model.max_model_len,
         "dtype": str(model.dtype).removeprefix("torch."),

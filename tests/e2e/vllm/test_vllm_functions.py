@@ -10,12 +10,13 @@ import pytest
 import vllm_engine
 from terazi.engines.vllm.flags import LISTS, SWITCHES, VALUES
 from terazi.hardware.probe import read_machine
+from terazi.memory.vllm.architectures import ARCHITECTURES
 from terazi.memory.vllm.model import read_model
 from terazi.memory.vllm.objections import objections
 from terazi.memory.vllm.pool import KvPool, plan_pool
 from terazi.memory.vllm.resolve import Resolved, resolve
 from terazi.memory.vllm.settings import VllmSettings
-from terazi.memory.vllm.target import target_of
+from terazi.memory.vllm.target import Platform, Target, target_of
 from terazi.memory.vllm.weights import Ranks, rank_weights
 from terazi.models.spec import ModelSpec
 from terazi.units import GIB, MIB
@@ -35,6 +36,12 @@ _NOT_HERE = {("gpt-oss", 8), ("starcoder2-7b", 8), ("smollm2-135m", 2), ("smollm
 _IN_STAGES = {"smollm2-135m", "llama-3.1-8b", "mixtral-8x7b", "gemma-3-270m", "deepseek-v3", "granite-4-h-small",
               "qwen3-next-80b", "gpt-oss", "jamba-mini", "command-r7b", "glm-4.5-air"}  # fmt: skip
 
+#: Families whose cache on cards isn't just smaller blocks.
+_ON_CARDS = ("llama-3.1-8b", "gemma-3-270m", "gpt-oss", "mistral-7b-v0.1", "llama4-scout-text", "qwen3-next-80b",
+             "jamba-mini", "granite-4-h-small", "falcon-h1-7b", "lfm2-1.2b", "nemotron-nano-9b-v2")  # fmt: skip
+#: A card that has the defaults of the smaller ones.
+_CARD = Target(platform=Platform.CUDA, capability=86, memory_bytes=24 * GIB, name="NVIDIA GeForce RTX 3090")
+
 
 def _questions() -> Iterator[tuple[Question, VllmSettings]]:
     """Each model whole, in two or in eight, some in stages; some in many settings."""
@@ -53,6 +60,15 @@ def _questions() -> Iterator[tuple[Question, VllmSettings]]:
                 {"id": f"{name}/pp2", "config": config, "pp": 2, "available": [2 * GIB]},
                 VllmSettings(pipeline_parallel=2),
             )
+    for name in _ON_CARDS:
+        limits = {"max_num_seqs": 256, "max_num_batched_tokens": 2048, "block_size": 16}
+        asked = {
+            "id": f"{name}/card",
+            "config": CONFIGS[name],
+            "args": limits,
+            "available": [8 * GIB, GIB, 64 * MIB],
+        }
+        yield {**asked, "card": True}, VllmSettings()
     for name, tp in (("mixtral-8x7b", 4), ("qwen3-30b-a3b", 8), ("deepseek-v2-lite", 8)):
         whole = {"enable_expert_parallel": True, "max_model_len": 8192}
         yield (
@@ -148,8 +164,8 @@ def quantised(rows: Rows, how: dict[str, Any]) -> Rows:
     return stored
 
 
-def _resolved(spec: ModelSpec, settings: VllmSettings) -> Resolved:
-    return resolve(read_model(spec), settings, target_of((), read_machine().host.isa))
+def _resolved(spec: ModelSpec, settings: VllmSettings, *, card: bool = False) -> Resolved:
+    return resolve(read_model(spec), settings, _CARD if card else target_of((), read_machine().host.isa))
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -158,7 +174,7 @@ def test_defaults_weights_and_cache_are_vllms(answers: dict[str, dict[str, Any]]
     told = answers[asked]
     assert "weights" in told, told
     spec = _spec(answers, asked.split("/", maxsplit=1)[0])
-    model, resolved = read_model(spec), _resolved(spec, settings)
+    model, resolved = read_model(spec), _resolved(spec, settings, card=question.get("card", False))
     assert (resolved.dtype, resolved.max_model_len) == (told["dtype"], told["max_model_len"])
     assert (resolved.max_num_seqs, resolved.max_num_batched_tokens) == (
         told["max_num_seqs"],
@@ -230,6 +246,10 @@ def test_the_flags_are_vllms(answers: dict[str, dict[str, Any]]) -> None:
     assert {flag for flag, values in told.items() if values == 0} == SWITCHES
     assert {flag for flag, values in told.items() if values in {1, "?"}} == VALUES
     assert {flag for flag, values in told.items() if values == "+"} == LISTS
+
+
+def test_the_architectures_are_vllms(answers: dict[str, dict[str, Any]]) -> None:
+    assert set(answers["flags"]["architectures"]) == ARCHITECTURES
 
 
 def test_the_configs_are_told_apart() -> None:

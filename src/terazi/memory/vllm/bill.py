@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device, Host
 from terazi.memory.bill import Bill
+from terazi.memory.vllm.architectures import has_own_class
 from terazi.memory.vllm.lines import bill_lines, file_pages
 from terazi.memory.vllm.model import VllmModel, read_model
 from terazi.memory.vllm.objections import Objection, objections
@@ -70,6 +71,8 @@ def appraise(
     reasons = list(spec.reasons)
     if model.unknown:
         reasons.append(f"the caches of {model.model_type} aren't known here: {model.unknown}")
+    if not has_own_class(model.config):
+        reasons.append("vLLM has no class of its own for this model; its Transformers backend may hold more")
     ranks: tuple[Rank, ...] = ()
     pool: KvPool | None = None
     if not found or all(o.code not in {"heads", "layers"} for o in found):

@@ -129,6 +129,13 @@ def test_ngram_guessing_costs_no_memory_that_a_bill_knows() -> None:
     assert weigh(SMOL, settings, [], HOST_MACHINE).total_bytes == plain.total_bytes
 
 
+def test_a_model_without_a_class_of_its_own_is_not_called_exact() -> None:
+    named = replace(SMOL, metadata={**SMOL.metadata, "architectures": ("NobodyForCausalLM",)})
+    bill = weigh(named, VllmSettings(kv_cache_memory_bytes=GIB), [], HOST_MACHINE)
+    assert not bill.exact
+    assert weigh(SMOL, VllmSettings(kv_cache_memory_bytes=GIB), [], HOST_MACHINE).exact
+
+
 def test_a_bill_is_the_sum_of_its_lines() -> None:
     bill = on_cards(2, tensor_parallel=2).bill
     assert bill.total_bytes == sum(bill.on(d).total_bytes for d in bill.devices())
