@@ -11,6 +11,7 @@ import bill_log
 import draft_twins
 import family_twins
 import llama_engine
+import published_twins
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.errors import UsageError
 from terazi.memory.bill import HOST, Bill, Term
@@ -214,6 +215,18 @@ def test_draft_that_cant_reach_the_models_output_is_refused(tmp_path: Path, endp
     with pytest.raises(UsageError, match="isn't one of its devices"):
         bill_of(command)
     assert not llama_engine.load_lines(command[1:])[1]
+
+
+@pytest.mark.parametrize("name", ["ling3-flash", "qwen3.5-4b-mtp"])
+def test_draft_head_of_a_published_model(name: str, tmp_path: Path) -> None:
+    """The true shapes, with a small vocabulary."""
+    model = published_twins.write_published(tmp_path, published_twins.load()[name].spec)
+    command = command_of(model, "--spec-type draft-mtp --no-repack -c 4096 -np 1", ())
+    bill = bill_of(command)
+    log, head_log = llama_engine.run_drafting_server(command[1:])
+    assert bill.exact
+    assert_equal(bill, "", log)
+    assert_equal(bill, "draft", head_log)
 
 
 @pytest.mark.parametrize("setting", ["-c 4096", "--rpc {2} -c 4096 -ngl 99 -ts 1,1"])

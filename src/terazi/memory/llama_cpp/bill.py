@@ -8,6 +8,7 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.beside import NOTHING, Beside, weigh_beside
+from terazi.memory.llama_cpp.blocks import unrolled
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
@@ -59,6 +60,7 @@ def weigh(
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
+    spec = unrolled(spec)
     speculates = settings.speculation.kinds is not None or bool(companions)
     if speculates:
         # most commands don't, and spare these imports

@@ -4,6 +4,7 @@ Sources, b11434: ``src/llama-model.cpp:create_memory`` (filters), ``load_arch_hp
 ``src/models/`` (``is_recr_impl``).
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from terazi.models.spec import ModelSpec
@@ -56,6 +57,26 @@ _KEPT_OF = {
     "glm-dsa": ("exp_probs_b.bias",),
     "cohere2moe": ("nextn.embed_tokens.", "nextn.shared_head_head.", "nextn.shared_head_norm."),
 }
+
+
+def loop_count(spec: ModelSpec) -> int:
+    """How often the blocks run, one after the other, each time with caches of their own."""
+    loops = spec.metadata.get("nanbeige.num_loops", 1) if spec.architecture == "nanbeige" else 1
+    return loops if isinstance(loops, int) else 1
+
+
+def unrolled(spec: ModelSpec) -> ModelSpec:
+    """*spec* with the blocks that the engine counts, where the file's run several times."""
+    loops = loop_count(spec)
+    if loops == 1:
+        return spec
+    return replace(
+        spec,
+        block_count=spec.block_count * loops,
+        head_count=spec.head_count * loops,
+        head_count_kv=spec.head_count_kv * loops,
+        feed_forward_length=spec.feed_forward_length * loops,
+    )
 
 
 def trunk_length(spec: ModelSpec) -> int:

@@ -36,6 +36,7 @@ class Head(NamedTuple):
 
 #: Architectures whose heads are drawn here.
 HEADS = {
+    "bailingmoe3": Head("latent"),
     "cohere2moe": Head(),
     "deepseek2": Head("latent"),
     "deepseek32": Head("latent"),

@@ -321,6 +321,8 @@ FAMILIES = (
         scaled_residuals=True,
         scaled_logits="hidden",
     ),
+    Family(name="plm", architectures=frozenset({"plm"}), latent=True),
+    Family(name="nanbeige", architectures=frozenset({"nanbeige"}), rope_factors=True),
     Family(name="grovemoe", architectures=frozenset({"grovemoe"}), experts=Experts(chunked=True), qk_norm="head"),
     Family(
         name="granite-swa",
@@ -541,6 +543,9 @@ def family_of(spec: ModelSpec) -> Family | None:
     family = _BY_ARCHITECTURE.get(spec.architecture)
     if spec.architecture == "mpt" and any(t.name.endswith(_MPT_EXTRAS) for t in spec.tensors):
         return None
+    deep = spec.metadata.get(f"{spec.architecture}.deepstack_mapping")
+    if isinstance(deep, tuple) and any(isinstance(part, int) and part >= 0 for part in deep):
+        return None  # Granite 4 Vision: parts of an image's embedding enter at several layers
     if family and family.recurrent is None and family.drawing != "deci" and 0 in spec.head_count_kv:
         return None
     return family

@@ -45,6 +45,8 @@ _ROLLS_BACK = frozenset(
 
 #: ``llama_init_from_model`` switches flash attention off for these.
 _NEVER_FUSED = frozenset({"grok"})
+#: Their graph hands values over without heads, which only the cache of a run without flash attention can store.
+_ABORTS_FUSED = frozenset({"plm"})
 
 #: ``llm_arch_supports_sm_tensor``: their tensors can't be cut.
 _NEVER_CUT: Final = frozenset(
@@ -128,6 +130,10 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         UsageError: for what llama.cpp itself refuses (cache types, slots, devices).
     """
     check_cache_types(spec, settings)
+    if spec.architecture in _ABORTS_FUSED and settings.flash_attn != "off":
+        raise UsageError(
+            f"llama.cpp would abort: it can't run {spec.architecture} with flash attention.", hint="Use -fa off."
+        )
     slots, unified = _slots(settings)
     wanted = _wanted_context(spec, settings, 1 if unified else slots)
     n_ubatch_asked = settings.n_ubatch or settings.n_batch

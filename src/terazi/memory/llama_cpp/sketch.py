@@ -10,6 +10,7 @@ from typing import NamedTuple
 from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.adapters import Adapter, place_adapter
+from terazi.memory.llama_cpp.blocks import loop_count
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -106,7 +107,18 @@ class Sketch:
             self._by_backend[placement.tensor.name, backends[placement.device]] = node
         for adapter in adapters:
             self._adapt(adapter, placements)
+        loops = loop_count(spec)
+        if loops > 1:
+            self._repeat(spec.block_count // loops)
         self._steered = steered
+
+    def _repeat(self, period: int) -> None:
+        """Blocks that run again have the weights of those of the first time."""
+        for name, nodes in list(self._weights.items()):
+            if name.startswith("blk."):
+                _, block, rest = name.split(".", 2)
+                for again in range(int(block) + period, self.spec.block_count, period):
+                    self._weights[f"blk.{again}.{rest}"] = nodes
 
     def _adapt(self, adapter: Adapter, placements: tuple[Placement, ...]) -> None:
         placed = place_adapter(adapter, placements)
