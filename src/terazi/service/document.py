@@ -95,6 +95,7 @@ def _share(share: DeviceShare) -> dict[str, Any]:
 def _model(spec: ModelSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
+        "format": spec.format,
         "architecture": spec.architecture,
         "quantisation": spec.quantisation,
         "parameter_count": spec.parameter_count,
@@ -106,6 +107,7 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
         "file_bytes": spec.file_bytes,
         "files": [dataclasses.asdict(file) for file in spec.files],
         "origin": spec.origin,
+        "reasons": list(spec.reasons),
     }
 
 

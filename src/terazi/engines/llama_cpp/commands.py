@@ -53,6 +53,8 @@ _MOVERS = {
     "--cache-ram": ("-cram", "LLAMA_ARG_CACHE_RAM"),
     "--ctx-checkpoints": ("-ctxcp --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
     "--fit": ("-fit", "LLAMA_ARG_FIT"),
+    "--fit-target": ("-fitt", "LLAMA_ARG_FIT_TARGET"),
+    "--fit-ctx": ("-fitc", "LLAMA_ARG_FIT_CTX"),
     "--spec-type": ("", "LLAMA_ARG_SPEC_TYPE"),
     "--spec-default": ("", ""),
     "--spec-draft-model": ("-md --model-draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
@@ -112,6 +114,8 @@ _FORMER = {
     "--mmap": ("--load-mode", "mmap"),
     "--mlock": ("--load-mode", "mmap+mlock"),
 }
+#: Kinds of speculation whose draft may lie beside the model in a repository.
+_WITH_SIDECARS = frozenset({"draft-dflash", "draft-dspark", "draft-eagle3", "draft-mtp"})
 #: Flags whose devices must be there when they are read.
 _NAMES_DEVICES = frozenset({"--device", "--mmproj-device", "--spec-draft-device"})
 #: What llama-server switches off beside a projector (``server-context.cpp:load_model``).
@@ -153,6 +157,8 @@ class Command:
         model_path: ``-m``; None if the model is named otherwise.
         hf_repo, hf_file: ``-hf`` (``org/repo[:quant]``) and ``-hff``.
         model_url: ``-mu``.
+        fit_target, fit_context: ``--fit-target`` (MiB a card) and ``--fit-ctx``, as typed; a typed ``-c 0`` asks
+            for the whole context, so nothing less will do.
         settings: all that moves memory.
         extra_files: files that are loaded beside the model, in the order of the command.
         unknown_flags: what this tool of this build doesn't have, as spelt. The engine would refuse to start.
@@ -164,6 +170,8 @@ class Command:
     hf_repo: str | None = None
     hf_file: str | None = None
     model_url: str | None = None
+    fit_target: str | None = None
+    fit_context: str | None = None
     settings: LlamaCppSettings = field(default_factory=LlamaCppSettings)
     extra_files: tuple[ExtraFile, ...] = ()
     unknown_flags: tuple[str, ...] = ()
@@ -268,23 +276,33 @@ class _Reader:
                 f"A quantised V cache ({settings.type_v}) needs flash attention.",
                 hint="Drop -fa off, or use -ctv f16.",
             )
-        if settings.split_mode == "tensor":
-            self._note("-sm tensor is weighed like -sm layer; the engine cuts single tensors instead.")
         self._note_images()
         if self._per_slot > 0 and not self._context_given:
             slots = SERVER_SLOTS if settings.n_parallel is None else settings.n_parallel
             settings = replace(settings, n_ctx=slots * self._per_slot)
+        self._note_sidecars()
         return Command(
             tool=self._tool,
             model_path=self._names.get("--model"),
             hf_repo=self._names.get("--hf-repo"),
             hf_file=self._names.get("--hf-file"),
             model_url=self._names.get("--model-url"),
+            fit_target=self._names.get("--fit-target"),
+            fit_context=str(2**32 - 1) if self._context_given else self._names.get("--fit-ctx"),
             settings=settings,
             extra_files=self._extra_files(),
             unknown_flags=tuple(self._unknown),
             notes=tuple(self._notes),
         )
+
+    def _note_sidecars(self) -> None:
+        """``common_models_handler_init``: with ``-hf``, a repository's own draft file is loaded too."""
+        kinds = [kind for kind in self._settings.speculation.kinds or () if kind in _WITH_SIDECARS]
+        if kinds and self._names.get("--hf-repo") and not any(file.part == "draft" for file in self._extra_files()):
+            self._note(
+                f"If the repository has a draft file of its own ({', '.join(kinds)}), llama.cpp drafts with it; "
+                "weigh that one with -md."
+            )
 
     def _note_images(self) -> None:
         """What a projector does to other settings, and the one that nobody named."""

@@ -38,6 +38,11 @@ class Beside(NamedTuple):
     growth: tuple[BillLine, ...] = ()
     reasons: tuple[str, ...] = ()
 
+    @property
+    def idle(self) -> "Beside":
+        """The same before any of it is applied."""
+        return self._replace(adapters=tuple(a._replace(applied=False) for a in self.adapters), steered=range(0))
+
 
 NOTHING = Beside()
 

@@ -12,9 +12,7 @@ from terazi.memory.llama_cpp.blocks import unrolled
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.compute import compute_bytes
-from terazi.memory.llama_cpp.draft import Context, draft_context, settle
-from terazi.memory.llama_cpp.draft_bill import with_draft
-from terazi.memory.llama_cpp.draft_head import HEADS
+from terazi.memory.llama_cpp.context import CACHELESS, Context
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
@@ -24,14 +22,9 @@ from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import (
-    BufferKind,
-    Placement,
-    WeightBuffer,
-    borrowed_placements,
-    place_tensors,
-    weight_buffers,
-)
+from terazi.memory.llama_cpp.tensor_split import is_bound, over_devices
+from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, Placement, borrowed_placements, place_tensors
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -68,19 +61,26 @@ def weigh(
         UsageError: for settings that llama.cpp itself refuses.
     """
     spec = unrolled(spec)
-    settings = settle(settings, companions)
+    speculates = settings.speculation.kinds is not None or bool(companions)
+    if speculates:
+        # most commands don't, and spare these imports
+        from terazi.memory.llama_cpp.draft import draft_context, settle
+        from terazi.memory.llama_cpp.draft_bill import with_draft
+
+        settings = settle(settings, companions)
     resolved = resolve(spec, settings, devices)
 
     def of_context(context: Context) -> Bill:
-        lender = place_tensors(spec, settings, resolved, isa) if context.borrows else ()
-        return _of_context(context, isa, lender)
+        own = context.spec is spec and not context.resolved.draft_head
+        return _of_context(context, isa, model if context.borrows else None, beside if own else NOTHING)
 
+    model = Context(spec, settings, resolved, family_of(spec))
     beside = weigh_beside(companions, spec, settings, resolved, devices, isa=isa) if companions else NOTHING
-    bill = _of_context(Context(spec, settings, resolved, family_of(spec)), isa, (), beside)
-    if settings.speculation.kinds is not None or companions:
+    bill = of_context(model)
+    if speculates:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
-        bill = with_draft(bill, spec, settings, resolved, draft=draft, weigh_context=of_context)
+        bill = with_draft(bill, model, draft, of_context)
     reasons = (
         *bill.reasons,
         *_fit_reasons(settings, resolved, bill),
@@ -96,21 +96,44 @@ def weigh(
     )
 
 
-def _of_context(
-    context: Context, isa: frozenset[str], lender: tuple[Placement, ...], beside: Beside = NOTHING
-) -> Bill:
+def _of_context(context: Context, isa: frozenset[str], lender: Context | None, beside: Beside = NOTHING) -> Bill:
     """What one model and its one context hold, with the adapters that are loaded into it.
 
-    A draft may use weights of the *lender* too.
+    A draft may use weights and caches of the *lender* too.
     """
     spec, settings, resolved, family, _ = context
-    caches = cache_layers(spec, family, settings, resolved)
+    if lender is None and spec.architecture in CACHELESS:
+        raise UsageError(
+            f"{spec.name} is a draft for another model, and reads that one's cache.",
+            hint="Give the model itself with -m, and this file with -md and --spec-type draft-mtp.",
+        )
+    caches = _caches_of(context, lender)
     states = state_layers(spec, family, settings, resolved) if family else None
     placements = place_tensors(spec, settings, resolved, isa)
     buffers = weight_buffers(placements, settings, resolved, isa)
-    borrowed = borrowed_placements(spec, lender) if lender else ()
-    _check_borrowed(borrowed, resolved)
+    borrowed: tuple[Placement, ...] = ()
+    if lender:
+        borrowed = borrowed_placements(spec, place_tensors(lender.spec, lender.settings, lender.resolved, isa))
+        _check_borrowed(caches, borrowed, resolved)
     used = (*placements, *borrowed)
+
+    def compute(beside: Beside) -> tuple[BillLine, ...]:
+        return tuple(
+            _compute(
+                spec,
+                family,
+                settings,
+                resolved,
+                caches=caches,
+                states=states,
+                placements=used,
+                beside=beside,
+            )
+        )
+
+    # adapters are applied, and reserved for, before the first request; warming up is one
+    computed = compute(beside if settings.warmup else beside.idle)
+    later = () if settings.warmup or beside == beside.idle else _beyond(compute(beside), computed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
     lines = [
         *(_weights(buffer, settings) for buffer in buffers),
@@ -118,46 +141,53 @@ def _of_context(
         *(gap for gap in gaps if gap.memory is Memory.PINNED),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *_state(spec, settings, resolved, states),
-        *_compute(
-            spec,
-            family,
-            settings,
-            resolved,
-            caches=caches,
-            states=states,
-            placements=used,
-            beside=beside,
-        ),
+        *computed,
         *_overhead(spec, settings, resolved),
         *beside.lines,
     ]
-    return Bill(
+    bill = Bill(
         engine="llama.cpp",
         build=BUILD,
         lines=tuple(lines),
         page_cache=tuple(gap for gap in gaps if gap.memory is Memory.PAGE_CACHE),
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
-        growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
-        reasons=tuple(_reasons(spec, settings, resolved, family, beside)),
+        growth=(
+            *growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers),
+            *later,
+        ),
+        reasons=tuple(_reasons(spec, resolved, family, beside)),
     )
+    if not resolved.cut:
+        return bill
+    return over_devices(bill, spec, settings, resolved, family=family, caches=caches, placements=placements)
 
 
-def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
-    """The engine's scheduler aborts over a weight whose device isn't one of its own."""
+def _caches_of(context: Context, lender: Context | None) -> tuple[CacheLayer, ...]:
+    spec, settings, resolved, family, _ = context
+    if lender is None or family is None or spec.architecture not in CACHELESS:
+        return cache_layers(spec, family, settings, resolved)
+    from terazi.memory.llama_cpp.gemma4_assistant import shared_caches
+
+    return shared_caches(spec, family, cache_layers(lender.spec, lender.family, lender.settings, lender.resolved))
+
+
+def _check_borrowed(caches: tuple[CacheLayer, ...], borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
+    """The engine's scheduler aborts over a tensor whose device isn't one of its own."""
     reach = {HOST, *(device.id for device in resolved.devices)}
-    for placement in borrowed:
-        if placement.device not in reach:
+    used = [(placement.tensor.name, placement.device) for placement in borrowed]
+    used += [(f"cache of block {cache.block}", cache.device) for cache in caches if cache.shared]
+    for name, device in used:
+        if device not in reach:
             raise UsageError(
-                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on "
-                f"{placement.device}, which isn't one of its devices.",
+                f"llama.cpp would abort: the draft needs the model's {name} on {device}, which isn't one of its "
+                "devices.",
                 hint="Leave -devd out, or name that device with it.",
             )
 
 
 def _reasons(
     spec: ModelSpec,
-    settings: LlamaCppSettings,
     resolved: Resolved,
     family: Family | None,
     beside: Beside,
@@ -169,14 +199,27 @@ def _reasons(
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
             "layer and a generous compute buffer are counted."
         )
-    elif resolved.draft_head and spec.architecture not in HEADS:
+    elif not _draws(spec, resolved):
         yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
-    if settings.split_mode == "tensor" and len(resolved.devices) > 1:
-        yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+    if len(resolved.cut) > 1 and is_bound(spec, family):
+        yield (
+            f"How -sm tensor cuts the tensors of {spec.architecture} isn't known here: each device is counted as "
+            "if it held all of them."
+        )
+
+
+def _draws(spec: ModelSpec, resolved: Resolved) -> bool:
+    """Whether the graph of this context is known here, the family being known."""
+    if not resolved.draft_head:
+        return True
+    from terazi.memory.llama_cpp.draft import draws_head
+
+    return draws_head(spec)
 
 
 def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
-    if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
+    # it gives up on cut tensors
+    if settings.fit and settings.tool != "llama-fit-params" and not resolved.cut and _fit_may_change(settings):
         for device in resolved.devices:
             held = sum(
                 line.bytes for line in bill.lines if line.device == device.id and line.formula != "driver-context"
@@ -285,7 +328,7 @@ def _compute(
     placements: tuple[Placement, ...],
     beside: Beside,
 ) -> Iterator[BillLine]:
-    if family is None or (resolved.draft_head and spec.architecture not in HEADS):
+    if family is None or not _draws(spec, resolved):
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
@@ -313,6 +356,14 @@ def _compute(
             memory=Memory.PINNED if pinned and device == HOST else _memory(device),
             note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
+
+
+def _beyond(larger: tuple[BillLine, ...], lines: tuple[BillLine, ...]) -> tuple[BillLine, ...]:
+    """What the first request with adapters adds to the compute buffers *lines*."""
+    held = {line.device: line.bytes for line in lines}
+    more = (replace(line, bytes=line.bytes - held.get(line.device, 0)) for line in larger)
+    note = "the graph with its adapters, from the first request on"
+    return tuple(replace(line, formula="compute.adapted", note=note) for line in more if line.bytes > 0)
 
 
 def _replay_basis(resolved: Resolved, family: Family, beside: Beside) -> LineBasis:

@@ -19,7 +19,9 @@ from terazi.memory.llama_cpp.graph import F16, F32, Node
 from terazi.memory.llama_cpp.hyper_connections import FUSED
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size, check_single_sequence
+from terazi.memory.llama_cpp.optimise import for_cuda
 from terazi.memory.llama_cpp.recurrent import StateLayer, number
+from terazi.memory.llama_cpp.reorder import for_vulkan
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -64,6 +66,11 @@ def compute_bytes(
     ids = {device.id: index for index, device in enumerate(resolved.devices)}
     ids[HOST] = len(resolved.devices)
 
+    optimisers = {
+        ids[device.id]: for_cuda if backend_of(device) in CUDA_LIKE else for_vulkan
+        for device in resolved.devices
+        if backend_of(device) in CUDA_LIKE | {"vulkan"} and not resolved.cut
+    }
     taken_apart: frozenset[str] = frozenset()
     applied = tuple(adapter for adapter in adapters if adapter.applied)
     adapted = sum(len(adapter.pairs) for adapter in adapters)
@@ -110,7 +117,8 @@ def compute_bytes(
             graph,
             backends=len(ids),
             copies=PIPELINE_COPIES if resolved.pipeline else 1,
-            offloads=_offloads(resolved.devices) if settings.op_offload else None,
+            offloads=_offloads(resolved.devices) if settings.op_offload and not resolved.cut else None,
+            optimisers=optimisers,
         )
 
     slots = resolved.n_seq_max

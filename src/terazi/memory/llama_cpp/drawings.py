@@ -10,9 +10,7 @@ from terazi.memory.llama_cpp.sketch import Sketch
 def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
     """The graph of *sketch*'s model, ready for the scheduler. Rare drawings are imported when they are needed."""
     if sketch.batch.draft_head:
-        from terazi.memory.llama_cpp.draft_head import draw_draft_head
-
-        return draw_draft_head(sketch, caches)
+        return _draw_draft(sketch, caches)
     if sketch.family.drawing in {"rwkv", "lightning", "glm5-next"} or sketch.family.recurrent:
         return _draw_remembering(sketch, caches, states)
     return _draw_attending(sketch, caches)
@@ -68,3 +66,13 @@ def _draw_attending(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
             return draw_encoder(sketch)
         case _:
             return draw_decoder(sketch, caches)
+
+
+def _draw_draft(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
+    if sketch.family.drawing == "gemma4-assistant":
+        from terazi.memory.llama_cpp.gemma4_assistant import draw_gemma4_assistant
+
+        return draw_gemma4_assistant(sketch, caches)
+    from terazi.memory.llama_cpp.draft_head import draw_draft_head
+
+    return draw_draft_head(sketch, caches)

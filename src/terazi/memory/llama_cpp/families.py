@@ -512,6 +512,12 @@ FAMILIES = (
         drawing="diffusion",
     ),
     Family(name="rnd1", architectures=frozenset({"rnd1"}), qk_norm="head", drawing="diffusion"),
+    Family(
+        name="gemma4-assistant",
+        architectures=frozenset({"gemma4-assistant"}),
+        window=SlidingWindow(period=6),
+        drawing="gemma4-assistant",
+    ),
     Family(name="eagle3", architectures=frozenset({"eagle3"}), drawing="eagle3"),
     Family(name="deci", architectures=frozenset({"deci"}), rope_factors=True, drawing="deci"),
     Family(

@@ -3,6 +3,7 @@
 Source: ``ggml/src/ggml.c`` of build b11434, the function of the same name (``ggml_conv_2d``, ``ggml_pool_2d``, …).
 """
 
+from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.graph import Node, Shape
 
@@ -44,8 +45,14 @@ def unfold(
 
 
 def _slid(length: int, kernel: int, stride: int, padding: int) -> int:
-    """``ggml_calc_conv_output_size`` without dilation."""
-    return (length + 2 * padding - kernel) // stride + 1
+    """``ggml_calc_conv_output_size`` without dilation; the engine aborts where nothing comes out."""
+    steps = (length + 2 * padding - kernel) // stride + 1
+    if steps < 1:
+        raise ModelFileError(
+            f"The projector's kernel of {kernel} doesn't fit its input of {length}: llama.cpp would abort.",
+            hint="The file is damaged, or made by a faulty converter: get it again.",
+        )
+    return steps
 
 
 def convolve(kernel: Node, x: Node, *, stride: int = 1, padding: int = 0, wide: bool = False) -> Node:

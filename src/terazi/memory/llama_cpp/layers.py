@@ -76,29 +76,30 @@ def assign_layers(settings: LlamaCppSettings, devices: tuple[Device, ...], block
     points = _split_points(settings, devices)
     ids = [HOST] * start
     for index in range(offloaded):
-        ids.append(devices[bisect_right(points, _f32(index / offloaded))].id)
+        ids.append(devices[bisect_right(points, round_to_float(index / offloaded))].id)
     return tuple(ids)
 
 
 def _split_points(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> list[float]:
     """Cumulative shares, as 32-bit floats; by free memory where ``-ts`` says nothing."""
-    shares = [_f32(share) for share in settings.tensor_split[: len(devices)]]
+    shares = [round_to_float(share) for share in settings.tensor_split[: len(devices)]]
     shares += [0.0] * (len(devices) - len(shares))
     if not any(shares):
-        shares = [_f32(device.memory_free_bytes) for device in devices]
+        shares = [round_to_float(device.memory_free_bytes) for device in devices]
     total = 0.0
     points = []
     for share in shares:
-        total = _f32(total + share)
+        total = round_to_float(total + share)
         points.append(total)
     if total <= 0:
         raise UsageError(
             "No device reports free memory, so the layers can't be shared out.",
             hint="Say how with -ts, e.g. -ts 1,1.",
         )
-    return [_f32(point / total) for point in points]
+    return [round_to_float(point / total) for point in points]
 
 
-def _f32(value: float) -> float:
+def round_to_float(value: float) -> float:
+    """*value* as a 32-bit float."""
     rounded: float = struct.unpack("f", struct.pack("f", value))[0]
     return rounded

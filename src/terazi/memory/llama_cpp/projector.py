@@ -14,6 +14,9 @@ from terazi.models.spec import MetadataValue, ModelSpec
 
 #: Frames of a sound that is reserved for (``warmup_audio_size`` of ``clip_hparams``): 30 seconds.
 WARMUP_FRAMES = 3000
+#: More pixels a side than any image has, and more layers than any encoder.
+_SIDE_LIMIT = 2**17
+_LAYERS_LIMIT = 1024
 #: ``audio_chunk_len`` is 0: a sound is not cut to 30 seconds.
 ENDLESS = frozenset({"gemma4a", "gemma4ua", "granite_speech", "parakeet", "mimo_audio"})
 
@@ -150,16 +153,16 @@ def _encoder(spec: ModelSpec, modality: str, prefix: str, settings: LlamaCppSett
             patch, merge = patch * merge, 1
         if kind in _FIXED_SIDE:
             patch = 16
+        if not (0 < patch < 65536 and 0 < merge < 65536):
+            raise _senseless(label, modality)
         cap = n_ubatch if settings.tool in SERVERS else 0
         warmup, largest = _images(spec, kind, patch, merge, (settings.image_max_tokens, cap))
     else:
         bands = 640 if kind == "gemma4ua" else _number(keys, "clip.audio.num_mel_bins", 0)
         warmup = largest = (WARMUP_FRAMES, bands)
-    if not (0 < patch < 65536 and 0 < merge < 65536 and 0 < width < 2**20 and warmup[0] <= 2**15):
-        raise ModelFileError(
-            f"{label} has senseless sizes for its {modality} encoder.",
-            hint="It is damaged, or made by a faulty converter: download it again.",
-        )
+    layers = _demand(keys, f"clip.{room}.block_count", label)
+    if layers > _LAYERS_LIMIT or not 0 < width < 2**20 or max(*warmup, *largest) > _SIDE_LIMIT:
+        raise _senseless(label, modality)
     return Encoder(
         modality=modality,
         kind=kind,
@@ -168,12 +171,19 @@ def _encoder(spec: ModelSpec, modality: str, prefix: str, settings: LlamaCppSett
         heads=heads,
         kv_heads=_number(keys, f"clip.{room}.attention.head_count_kv", heads),
         head_width=_number(keys, f"clip.{room}.attention.head_dim", 0) or (width // heads if heads else 0),
-        layers=_demand(keys, f"clip.{room}.block_count", label),
+        layers=layers,
         patch=patch,
         merge=merge,
         warmup=warmup,
         largest=largest,
         keys=keys,
+    )
+
+
+def _senseless(label: str, modality: str) -> ModelFileError:
+    return ModelFileError(
+        f"{label} has senseless sizes for its {modality} encoder.",
+        hint="It is damaged, or made by a faulty converter: download it again.",
     )
 
 
@@ -201,10 +211,13 @@ def _images(
     unit = patch * merge
     asked, n_ubatch = limits
     limit = 0
+    least, most = (_number(keys, f"clip.vision.image_{end}_pixels", 0) for end in ("min", "max"))
+    if kind == "kimik25" and least and most:
+        return (isqrt(most), isqrt(most)), (isqrt(most), isqrt(most))
     if sizes.tokens:
         limit = asked or sizes.tokens[1]
     elif sizes.pixels:
-        limit = _number(keys, "clip.vision.image_max_pixels", 0) // (unit * unit)
+        limit = most // (unit * unit)
         if sizes.overruled and asked:
             limit = asked
     if _whole_in_micro_batch(kind, spec) and 0 < n_ubatch < limit:
@@ -226,9 +239,10 @@ def _images(
 
 
 def _fullest(tokens: int) -> tuple[int, int]:
-    """The rectangle nearest to a square among those that hold the most of at most *tokens* squares."""
-    wide = next(wide for wide in range(isqrt(tokens), 0, -1) if tokens % wide == 0)
-    return wide, tokens // wide
+    """Sides of a rectangle of *tokens* squares, nearly a square; of a few more where there are no such sides."""
+    side = isqrt(tokens)
+    wide = next((wide for wide in range(side, side // 2, -1) if tokens % wide == 0), side)
+    return wide, -(-tokens // wide)
 
 
 def _whole_in_micro_batch(kind: str, spec: ModelSpec) -> bool:

@@ -198,7 +198,7 @@ def _compute(
             formula="compute.large-image",
             basis=LineBasis.UPPER_BOUND,
             memory=_memory(where),
-            note=f"the largest image, {encoder.largest[0]} x {encoder.largest[1]} pixels, on top",
+            note=f"on top for the largest image, {encoder.largest[0]} x {encoder.largest[1]} pixels, or several",
             part=PART,
         )
         for where, size in sizes.items()

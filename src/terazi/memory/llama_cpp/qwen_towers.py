@@ -15,7 +15,7 @@ def draw_qwen2(tower: Tower) -> Node:
     encoder, patches = tower.encoder, tower.patches
     width, period = encoder.width, encoder.number("n_wa_pattern")
     norm = _norm(tower)
-    x = _in_squares(tower, _both_frames(tower))
+    x = in_squares(tower, both_frames(tower))
     places = tower.input(g.I32, 4 * patches)
     if tower.weight("v.pre_ln.weight"):
         x = tower.norm(x, "v.pre_ln", norm)
@@ -45,11 +45,11 @@ def draw_qwen3(tower: Tower) -> Node:
     """Qwen3-VL: learnt places besides, and parts of some layers behind the result."""
     encoder, patches = tower.encoder, tower.patches
     width, merged = encoder.width, encoder.merge**2 or 4
-    x = _in_squares(tower, _both_frames(tower))
+    x = in_squares(tower, both_frames(tower))
     bias = tower.weight("v.patch_embd.bias")
     if bias:
         x = g.like("add", x, bias)
-    x = g.like("add", x, _squares_of_places(tower))
+    x = g.like("add", x, squares_of_places(tower))
     places = tower.input(g.I32, 4 * patches)
     if tower.weight("v.pre_ln.weight"):
         x = tower.norm(x, "v.pre_ln", "norm")
@@ -71,7 +71,7 @@ def _norm(tower: Tower) -> str:
     return "rms_norm" if tower.encoder.kind == "qwen2.5vl_merger" else "norm"
 
 
-def _both_frames(tower: Tower) -> Node:
+def both_frames(tower: Tower) -> Node:
     """``build_inp_with_temporal_merge`` of a still image, or of two frames of a film."""
     raw, patch = tower.raw(), tower.encoder.patch
     names = ("v.patch_embd.weight", "v.patch_embd.weight.1")
@@ -82,14 +82,15 @@ def _both_frames(tower: Tower) -> Node:
     return g.like("add", first, second)
 
 
-def _in_squares(tower: Tower, x: Node) -> Node:
+def in_squares(tower: Tower, x: Node) -> Node:
     """Patches in the order of squares of four."""
     width, across, down = tower.encoder.width, tower.across, tower.down
     x = g.contiguous(ops.permute(x, 1, 2, 0, 3), 2 * width, across // 2, down, 1)
     return _by_squares(tower, x)
 
 
-def _squares_of_places(tower: Tower) -> Node:
+def squares_of_places(tower: Tower) -> Node:
+    """Learnt places in the same order."""
     x = g.contiguous(resized_places(tower), 2 * tower.encoder.width, tower.across // 2, tower.down, 1)
     return _by_squares(tower, x)
 

@@ -5,7 +5,8 @@ refuses), ``tools/server/server.cpp`` and ``server-context.cpp:server_output_lim
 ``common/fit.cpp:common_params_fit_impl`` (the context of ``--fit``).
 """
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
@@ -47,6 +48,38 @@ _NEVER_FUSED = frozenset({"grok"})
 #: Their graph hands values over without heads, which only the cache of a run without flash attention can store.
 _ABORTS_FUSED = frozenset({"plm"})
 
+#: ``llm_arch_supports_sm_tensor``: their tensors can't be cut.
+_NEVER_CUT: Final = frozenset(
+    (
+        *(
+            "grok",
+            "mpt",
+            "plamo2",
+            "minicpm3",
+            "gemma3n",
+            "mamba",
+            "mamba2",
+            "jamba",
+            "falcon-h1",
+            "olmo2",
+            "olmoe",
+        ),
+        *(
+            "deepseek2",
+            "deepseek32",
+            "hy_v4",
+            "dots3note",
+            "glm-dsa",
+            "bitnet",
+            "t5",
+            "nemotron_h",
+            "nemotron_h_moe",
+        ),
+        *("granitehybrid", "minimax-01", "minimax-m2", "minimax-m3", "mistral4", "kimi-linear", "bailingmoe3"),
+        *("kimi-k3", "glm5-next", "qwen3tts"),
+    )
+)
+
 
 class Resolved(NamedTuple):
     """The figures that the engine allocates by.
@@ -60,6 +93,7 @@ class Resolved(NamedTuple):
         layer_devices: device id (or ``bill.HOST``) of each block; the last entry is the output layer.
         full_offload: every layer and the output are to be offloaded, if devices are there.
         pipeline: four copies of each graph input are kept (several devices, all layers offloaded).
+        cut: the devices that share every tensor (``-sm tensor``); ``devices`` then holds the first of them alone.
         kept_states: recurrent states a slot: the last, and those that a rejected draft goes back to.
         draft_head: the context is that of the model's own draft head, beside the one of the model.
         samples: tokens are picked in the graph (``--spec-draft-backend-sampling``).
@@ -78,6 +112,7 @@ class Resolved(NamedTuple):
     layer_devices: tuple[str, ...]
     full_offload: bool
     pipeline: bool
+    cut: tuple[Device, ...] = ()
     kept_states: int = 1
     draft_head: bool = False
     samples: bool = False
@@ -122,7 +157,11 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
             hint=f"Use -b {max(2, slots)} or more, a context that is at least as long, or fewer slots with -np.",
         )
     chosen = select_devices(settings, devices)
-    _check_split_mode(settings, chosen)
+    _check_split_mode(spec.architecture, settings, chosen)
+    cut: tuple[Device, ...] = ()
+    if settings.split_mode == "tensor":
+        # several devices are one to all rules but those of tensor_split.py
+        cut, chosen = chosen, chosen[:1]
     ngl = gpu_layers(settings, spec.block_count)
     full = ngl > spec.block_count
     tokens = min(n_ctx, n_ubatch)
@@ -137,8 +176,11 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         n_outputs=min(tokens, outputs),
         flash_attn=settings.flash_attn != "off" and spec.architecture not in _NEVER_FUSED,
         devices=chosen,
-        layer_devices=assign_layers(settings, chosen, spec.block_count),
+        layer_devices=assign_layers(
+            replace(settings, tensor_split=()) if cut else settings, chosen, spec.block_count
+        ),
         full_offload=full,
+        cut=cut,
         pipeline=len(chosen) > 1 and full and _allows_pipeline(settings),
         kept_states=1 + (settings.speculation.states_back if spec.architecture in _ROLLS_BACK else 0),
     )
@@ -150,14 +192,24 @@ def _allows_pipeline(settings: LlamaCppSettings) -> bool:
     return settings.split_mode == "layer" and settings.kv_offload and not moved
 
 
-def _check_split_mode(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> None:
-    """``make_gpu_buft_list``: only SYCL still has buffers that are split by rows."""
+def _check_split_mode(architecture: str, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> None:
+    """By rows: ``make_gpu_buft_list``; only SYCL still has such buffers. By tensors: ``llama_init_from_model``."""
     lacking = [device.id for device in devices if device.backend.lower() != "sycl"]
     if settings.split_mode == "row" and lacking:
         raise UsageError(
             f"llama.cpp {BUILD} can't split a model by rows on {', '.join(lacking)}.",
             hint="Use -sm layer, or -sm tensor.",
         )
+    if settings.split_mode != "tensor":
+        return
+    if architecture in _NEVER_CUT:
+        raise UsageError(
+            f"llama.cpp {BUILD} can't cut the tensors of {architecture} models (-sm tensor).", hint="Use -sm layer."
+        )
+    if not devices:
+        raise UsageError("-sm tensor needs a device to run on.", hint="Use -sm layer, or name a device with -dev.")
+    if settings.flash_attn == "off":
+        raise UsageError("-sm tensor needs flash attention.", hint="Drop -fa off, or use -sm layer.")
 
 
 def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:

@@ -5,15 +5,18 @@ support every operation of these graphs, but for what a caller names. Backends a
 the last is the CPU.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from terazi.memory.llama_cpp.allocator import Allocator
 from terazi.memory.llama_cpp.graph import VIEW_OPS, Graph, Node
+from terazi.memory.llama_cpp.optimise import Optimised
 
 #: ``GGML_SCHED_MAX_COPIES``: how often each input is kept in pipeline mode.
 PIPELINE_COPIES = 4
 #: These don't follow their weights: the weights are too small to decide by.
 _NOT_BY_WEIGHT = frozenset({"rope", "flash_attn"})
+_NONE: Mapping[int, Callable[[Sequence[Node]], Optimised]] = MappingProxyType({})
 
 
 class _Split:
@@ -34,6 +37,7 @@ class Scheduler:
         backends: number of backends, the CPU included.
         copies: 4 in pipeline mode, else 1.
         offloads: whether a backend takes over an operation whose weights lie in host memory.
+        optimisers: what a backend does to its parts of the graph before they are placed, for those that do.
         lacks: whether an accelerator lacks an operation; the CPU then runs it.
     """
 
@@ -44,12 +48,14 @@ class Scheduler:
         backends: int,
         copies: int = 1,
         offloads: Callable[[Node, int], bool] | None = None,
+        optimisers: Mapping[int, Callable[[Sequence[Node]], Optimised]] = _NONE,
         lacks: Callable[[Node], bool] | None = None,
     ) -> None:
         self._graph = graph
         self._cpu = backends - 1
         self._copies = copies
         self._offloads = offloads
+        self._optimisers = optimisers
         self._lacks = lacks
 
     def reserve(self, size_of: Callable[[Node, int], int]) -> list[int]:
@@ -196,8 +202,15 @@ class Scheduler:
                 # keeps the source alive until the copy is made
                 yield Node("none", src.kind, src.ne, (src,), nb=src.nb, view=src), self._backend(src)
                 yield copies[split.backend][0], split.backend
-            for node in nodes[split.start : split.end]:
+            part = nodes[split.start : split.end]
+            optimise = self._optimisers.get(split.backend)
+            if optimise is None:
+                yield from ((node, self._backend(node)) for node in part)
+                continue
+            optimised = optimise(part)
+            for node in optimised.nodes:
                 yield node, self._backend(node)
+                yield from ((keeper, split.backend) for keeper in optimised.keepers(node))
 
     def _leaf_order(self, splits: Sequence[_Split], inputs: Sequence[Node]) -> Iterator[tuple[Node, int]]:
         for leaf in inputs:

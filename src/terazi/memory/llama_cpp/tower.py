@@ -173,8 +173,9 @@ class Tower:
         if self.encoder.kind in _AVERAGED:
             x = ops.pool_line(g.contiguous(g.transpose(x)), 2)
             x = g.contiguous(g.transpose(x))
-        if self.weight(f"{prefix}.post_ln.weight"):
-            x = self.norm(x, f"{prefix}.post_ln", norm)
+        last = "mm.post_norm" if self.encoder.kind == "dots_ocr" else f"{prefix}.post_ln"
+        if self.weight(f"{last}.weight"):
+            x = self.norm(x, last, norm)
         return g.reshape(x, self.encoder.width, x.ne[1] // count, count)
 
     def _layer(self, x: Node, name: str, places: tuple[int, int], norm: str, turn: Turn | None) -> Node:
@@ -184,7 +185,7 @@ class Tower:
         if self.encoder.kind == "gemma4v":
             v = g.like("rms_norm", v)
         y = self.attention(f"{name}.attn_out", q, k, v)
-        y = self._scaled(y, f"{name}.ls1")
+        y = self.scaled(y, f"{name}.ls1")
         if self.weight(f"{name}.attn_post_norm.weight"):
             y = self.norm(y, f"{name}.attn_post_norm", norm)
         x = g.like("add", y, x)
@@ -193,10 +194,11 @@ class Tower:
         )
         if self.weight(f"{name}.ffn_post_norm.weight"):
             y = self.norm(y, f"{name}.ffn_post_norm", norm)
-        x = g.like("add", x, self._scaled(y, f"{name}.ls2"))
-        return self._scaled(x, f"{name}.out_scale")
+        x = g.like("add", x, self.scaled(y, f"{name}.ls2"))
+        return self.scaled(x, f"{name}.out_scale")
 
-    def _scaled(self, x: Node, name: str) -> Node:
+    def scaled(self, x: Node, name: str) -> Node:
+        """*x* times the factors *name*, if there are any."""
         factor = self.weight(f"{name}.weight")
         return g.like("mul", x, factor) if factor else x
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from terazi.memory.llama_cpp import audio_towers as audio
+from terazi.memory.llama_cpp import merger_towers as merger
 from terazi.memory.llama_cpp import qwen_towers as qwen
 from terazi.memory.llama_cpp import vision_towers as vision
 from terazi.memory.llama_cpp.conformer import draw_conformer
@@ -31,6 +32,14 @@ DRAWINGS: Mapping[str, Callable[[Tower], Node]] = {
     "qwen2vl_merger": qwen.draw_qwen2,
     "qwen2.5vl_merger": qwen.draw_qwen2,
     "qwen3vl_merger": qwen.draw_qwen3,
+    "glm4v": merger.draw_glm4,
+    "glm5v": merger.draw_glm4,
+    "kimivl": merger.draw_kimi,
+    "kimik25": merger.draw_kimi,
+    "dots_ocr": merger.draw_dots,
+    "paddleocr": merger.draw_paddle,
+    "nemotron_v2_vl": merger.draw_nemotron,
+    "minicpmv4_6": merger.draw_minicpmv_merged,
     "ultravox": audio.draw_whisper,
     "qwen2a": audio.draw_whisper,
     "voxtral": audio.draw_whisper,

@@ -147,7 +147,9 @@ def draw_llava(tower: Tower) -> Node:
     whole = tower.weight("v.class_embd")
     tokens = patches + (1 if whole else 0)
     features = encoder.numbers("feature_layer")
-    deepest = max(features) if features else encoder.layers - 1
+    deepest = max(features, default=-1)
+    if deepest < 0:
+        deepest = encoder.layers - 1
     x = tower.patched()
     if whole:
         x = g.concat(x, whole, 1)

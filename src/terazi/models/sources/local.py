@@ -62,7 +62,7 @@ def load_gguf(path: str, *, origin: str) -> ModelSpec:
     return build_spec(parts, origin=origin)
 
 
-def load_companion(path: str, part: str, *, origin: str) -> ModelSpec:
+def load_local_companion(path: str, part: str, *, origin: str) -> ModelSpec:
     """The GGUF file in *path* that goes beside a model: ``mmproj``, ``lora`` or ``control-vector``.
 
     Raises:

@@ -238,6 +238,11 @@ def test_a_draft_from_a_repository_is_named_as_one() -> None:
     (chosen,) = read("llama-server -m a.gguf --hf-repo-draft org/small -md draft.gguf").extra_files
     assert (alone.part, alone.path) == ("draft", "hf:org/small:Q8_0")
     assert chosen.path == "hf:org/small:draft.gguf"
+    # a repository may have a draft beside the model
+    text = "llama-server -hf org/model --no-mmproj --spec-type draft-mtp"
+    (note,) = read(text).notes
+    assert "draft-mtp" in note
+    assert not read(f"{text} -md head.gguf").notes
 
 
 def test_projectors_and_adapters_are_named_with_their_parts() -> None:

@@ -107,3 +107,14 @@ def test_llama_fit_params_loads_none_of_it() -> None:
     settings = replace(SETTINGS, tool="llama-fit-params")
     given = (adapter(lora_rows(MODEL, ["attn_q"], RANK)), vector(256))
     assert bill_of(*given, settings=settings) == bill_of(settings=settings)
+
+
+def test_without_warming_up_the_larger_graph_comes_with_the_first_request() -> None:
+    given = adapter(lora_rows(MODEL, ["ffn_up", "ffn_gate", "ffn_down"], 512))
+    warm, cold, plain = (
+        bill_of(*companions, settings=replace(SETTINGS, warmup=warmed))
+        for companions, warmed in (((given,), True), ((given,), False), ((), True))
+    )
+    assert cold.on(HOST).compute_bytes == plain.on(HOST).compute_bytes
+    more = sum(line.bytes for line in cold.growth if line.formula == "compute.adapted")
+    assert cold.on(HOST).compute_bytes + more == warm.on(HOST).compute_bytes
