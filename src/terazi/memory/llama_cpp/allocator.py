@@ -69,6 +69,13 @@ class Allocator:
 
     def run(self, nodes: Sequence[tuple[Node, int]], leaves: Sequence[tuple[Node, int]]) -> list[int]:
         """Place every node (given with its buffer) in order. Returns the peak of each buffer in bytes."""
+        self._prepare(nodes, leaves)
+        for node, buffer in nodes:
+            self._step(node, buffer)
+        return [arena.peak for arena in self.arenas]
+
+    def _prepare(self, nodes: Sequence[tuple[Node, int]], leaves: Sequence[tuple[Node, int]]) -> None:
+        """Count who needs whom; leaves and inputs get their places before all else."""
         for node, buffer in leaves:
             self._place(node, buffer)
         for node, buffer in nodes:
@@ -80,13 +87,13 @@ class Allocator:
                 src.children += 1
                 if src.is_input:
                     self._place(src, buffer)
-        for node, buffer in nodes:
-            for src in node.srcs:
-                self._place(src, buffer)
-            self._place(node, buffer)
-            for src in node.srcs:
-                self._let_go(src)
-        return [arena.peak for arena in self.arenas]
+
+    def _step(self, node: Node, buffer: int) -> None:
+        for src in node.srcs:
+            self._place(src, buffer)
+        self._place(node, buffer)
+        for src in node.srcs:
+            self._let_go(src)
 
     def _place(self, node: Node, buffer: int) -> None:
         if node.allocated or node.home is not None or node.view is not None:
@@ -106,11 +113,15 @@ class Allocator:
                 continue
             node.owner, node.address = parent.owner, parent.address
             parent.allocated = False
-            owned, needed = self._size_of(parent, parent.owner), self._size_of(node, buffer)
-            if owned > needed:
-                self.arenas[parent.owner].release(parent.address + needed, owned - needed)
+            self._trim(parent, node, buffer)
             return True
         return False
+
+    def _trim(self, parent: Node, node: Node, buffer: int) -> None:
+        """Give back what *node* doesn't need of the memory that it took over."""
+        owned, needed = self._size_of(parent, parent.owner), self._size_of(node, buffer)
+        if owned > needed:
+            self.arenas[parent.owner].release(parent.address + needed, owned - needed)
 
     def _let_go(self, src: Node) -> None:
         src.children -= 1

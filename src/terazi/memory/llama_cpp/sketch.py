@@ -4,11 +4,13 @@ Sources, b11434: ``src/llama-graph.cpp`` (``build_inp_embd``, ``build_norm``, ``
 things are added to the graph is the order in which the allocator sees them, so it is kept to the letter.
 """
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
 from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
+from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -43,6 +45,14 @@ class Batch(NamedTuple):
     v_transposed: bool = False
 
 
+def index_by_name(placements: tuple[Placement, ...]) -> dict[str, list[Placement]]:
+    """Where each tensor lies, duplicates in the order of *placements*."""
+    by_name: dict[str, list[Placement]] = {}
+    for placement in placements:
+        by_name.setdefault(placement.tensor.name, []).append(placement)
+    return by_name
+
+
 class Sketch:
     """One graph in the making.
 
@@ -51,6 +61,8 @@ class Sketch:
         placements: where the weights are.
         backends: device id → backend number; the host has the highest.
         layer_backends: the backend of each block, and of the output.
+        by_name: *placements*, if somebody has sorted them by name already.
+        blocks: which blocks are drawn; None is all that run.
     """
 
     def __init__(
@@ -63,20 +75,28 @@ class Sketch:
         placements: tuple[Placement, ...],
         backends: dict[str, int],
         layer_backends: tuple[int, ...],
+        by_name: Mapping[str, list[Placement]] | None = None,
+        blocks: Sequence[int] | None = None,
     ) -> None:
         self.spec, self.family, self.settings, self.batch = spec, family, settings, batch
         self.backends, self.layer_backends = backends, layer_backends
+        self.blocks = range(trunk_length(spec)) if blocks is None else blocks
         self.graph = Graph()
         deep = spec.metadata.get(f"{spec.architecture}.n_deepstack_layers", 0) if family.deep_inputs else 0
         #: so many layers take a part of an image's embedding each, besides the first
         self.deep_inputs = deep if isinstance(deep, int) else 0
+        self._placed = index_by_name(placements) if by_name is None else by_name
         #: by name; the copy of a tied embedding that serves as output matrix is the last of its name
         self._weights: dict[str, list[Node]] = {}
-        self._by_backend: dict[tuple[str, int], Node] = {}
-        for placement in placements:
-            node = self._weight_node(placement)
-            self._weights.setdefault(placement.tensor.name, []).append(node)
-            self._by_backend[placement.tensor.name, backends[placement.device]] = node
+        #: which block a weight belongs to
+        self.block_of: dict[Node, int] = {}
+
+    def _nodes(self, name: str) -> list[Node]:
+        """All copies of the weight *name*; they become tensors when they are first asked for."""
+        nodes = self._weights.get(name)
+        if nodes is None:
+            nodes = self._weights[name] = [self._weight_node(placement) for placement in self._placed.get(name, ())]
+        return nodes
 
     def _weight_node(self, placement: Placement) -> Node:
         shape = placement.tensor.shape
@@ -85,11 +105,13 @@ class Sketch:
         node.home = self.backends[placement.device]
         node.is_weight = True
         node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED, BufferKind.LAZY}
+        if placement.tensor.block is not None:
+            self.block_of[node] = placement.tensor.block
         return node
 
     def weight(self, name: str) -> Node | None:
         """The weight *name*, or None if the model has none."""
-        nodes = self._weights.get(name)
+        nodes = self._nodes(name)
         return nodes[0] if nodes else None
 
     def need(self, name: str) -> Node:
@@ -108,12 +130,13 @@ class Sketch:
 
     def shared_weight(self, name: str, layer: int) -> Node | None:
         """The copy of *name* on the device of *layer*."""
-        return self._by_backend.get((name, self.layer_backends[layer]))
+        backend = self.layer_backends[layer]
+        return next((node for node in reversed(self._nodes(name)) if node.home == backend), None)
 
     def output_matrix(self) -> Node:
         """``output.weight``, or the embedding where the model ties them."""
         return (
-            self.weight("output.weight") or self._weights["token_embd.weight"][-1]
+            self.weight("output.weight") or self._nodes("token_embd.weight")[-1]
         )  # tied: embeddings() needed it
 
     def input(self, kind: tuple[int, int], *ne: int) -> Node:
