@@ -148,7 +148,7 @@ def render_bill(bill: Bill, devices: Sequence[str]) -> str:
 def _rows(lines: Iterable[BillLine]) -> list[str]:
     return [
         f"  {line.device:<8} {line.term.value:<9} {line.formula:<20} {format_bytes(line.bytes):>12}  "
-        f"{line.basis.value}{'; ' + line.note if line.note else ''}"
+        f"{f'[{line.part}] ' if line.part else ''}{line.basis.value}{'; ' + line.note if line.note else ''}"
         for line in lines
         if line.bytes
     ]

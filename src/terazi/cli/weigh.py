@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from terazi.cli import options
 from terazi.errors import TeraziError, UsageError
 from terazi.placement.plan import Refusal
-from terazi.service.weighing import Weighing, find_machine, split_command_line, weigh_command, weigh_model
+from terazi.service.weigh import find_machine, split_command_line, weigh_command, weigh_model
+from terazi.service.weighing import Weighing
 
 _COMMAND_LINE_LIMIT = 64 * 1024
 

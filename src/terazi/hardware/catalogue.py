@@ -173,6 +173,9 @@ class Catalogue:
         import difflib
 
         wanted = _take_apart(name[:200])
+        if not wanted.tokens:  # a vendor's word alone, which never tells two cards apart
+            said = name[:200].strip().lower()
+            return tuple(r.name for r in self.records if said and said in r.name.lower())[:count]
         squeezed = "".join(sorted(wanted.tokens))
 
         def likeness(own: _Name) -> tuple[int, float]:

@@ -148,6 +148,12 @@ def _find(part: str, name: str, catalogue: Catalogue) -> GpuRecord | None:
     try:
         return catalogue.find(name)
     except UsageError as error:
+        if amount := re.match(r"\s*[\d.]+\s*[mgt]i?b\s+(?=.*ddr|.*ram|.*channel|.*core)(.*)", part, re.IGNORECASE):
+            _fail(
+                part,
+                f"starts like RAM, but {amount[1].strip()!r} isn't understood",
+                "RAM is ddr3, ddr4 or ddr5: " + EXAMPLE,
+            )
         raise UsageError(f"in {part!r}: {error.message}", hint=error.hint) from None
 
 

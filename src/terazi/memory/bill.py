@@ -22,6 +22,16 @@ class LineBasis(StrEnum):
     MODELLED = "modelled"  # a model of the engine's allocator, within a stated error
     UPPER_BOUND = "upper-bound"  # this family's rules aren't known; it can't be more
     CATALOGUE = "catalogue"  # a figure published for this card or driver
+    MEASURED = "measured by the engine"  # the engine was asked, and said this figure
+
+
+class Memory(StrEnum):
+    """What kind of memory the bytes are, which decides who can take them back."""
+
+    DEVICE = "device"  # an accelerator's own
+    ANONYMOUS = "anonymous"  # host memory that only swap could take
+    PAGE_CACHE = "page cache"  # pages of a mapped file, which the kernel may drop and read again
+    PINNED = "pinned"  # host memory locked for transfers, or by mlock
 
 
 #: The id of host memory in a bill.
@@ -32,7 +42,10 @@ HOST = "Host"
 class BillLine:
     """One allocation. ``formula`` is an id that the reference page explains; ``note`` is for people.
 
-    ``reclaimable`` marks file-backed pages (mmap) that the kernel may drop; they still count in the total.
+    File-backed pages (``Memory.PAGE_CACHE``) may be dropped by the kernel; in ``Bill.lines`` they still count in
+    the total, because what is read at every token is no spare memory.
+    ``part`` says which part of the deployment the bytes are for: empty for the model itself, else the part of a
+    ``Companion`` (``draft``, ``mmproj``, ``lora``, ...).
     """
 
     term: Term
@@ -40,8 +53,9 @@ class BillLine:
     bytes: int
     formula: str
     basis: LineBasis
+    memory: Memory
     note: str = ""
-    reclaimable: bool = False
+    part: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +82,8 @@ class Bill:
     ``page_cache`` lines are file pages that a mapping spans although nobody reads them after loading (weights that
     were repacked or sent to a card): the kernel drops them as soon as it needs the room, so they are no part of
     ``total_bytes``. The engine's log counts them into its mapped buffer.
+    ``loading`` lines are held only while the engine loads (staging buffers, a profile run): with them,
+    ``peak_bytes`` is what must be free at that moment.
     ``growth`` lines (host prompt cache, context checkpoints) are ceilings that an engine reaches only
     under use; they are no part of ``total_bytes`` but a plan leaves room for them.
     ``exact`` is False as soon as a line is an upper bound; ``reasons`` then say why.
@@ -77,6 +93,7 @@ class Bill:
     build: str
     lines: tuple[BillLine, ...]
     page_cache: tuple[BillLine, ...] = ()
+    loading: tuple[BillLine, ...] = ()
     growth: tuple[BillLine, ...] = ()
     exact: bool = True
     reasons: tuple[str, ...] = ()
@@ -87,9 +104,17 @@ class Bill:
         """Sum of the lines."""
         return sum(line.bytes for line in self.lines)
 
+    def peak_bytes(self, device: str) -> int:
+        """The most that *device* holds until the engine is ready: its lines and what is held only while loading."""
+        return sum(line.bytes for line in (*self.lines, *self.loading) if line.device == device)
+
     def devices(self) -> tuple[str, ...]:
         """Device ids in order of first mention."""
         return tuple(dict.fromkeys(line.device for line in self.lines))
+
+    def of(self, part: str) -> tuple[BillLine, ...]:
+        """The lines of one part of the deployment; empty for the model itself."""
+        return tuple(line for line in self.lines if line.part == part)
 
     def on(self, device: str) -> DeviceBill:
         """The lines of *device*, summed by term (all zero for a device without lines)."""

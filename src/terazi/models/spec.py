@@ -58,12 +58,18 @@ class ModelFile:
 class ModelSpec:
     """A model as its header states it. Per-layer tuples have ``block_count`` entries.
 
+    ``format`` is ``gguf`` (tensors named and shaped as ggml does), ``safetensors`` (tensors named as the file does,
+    shapes slowest dimension first, dtypes as the file spells them) or ``config`` (a ``config.json`` alone: the
+    tensors are what that architecture makes of it). In the latter two, ``metadata`` is the config, nested keys
+    joined by dots (``text_config.hidden_size``), and ``architecture`` its ``model_type``.
+
     ``head_count_kv[i] == 0`` means that layer *i* has no attention cache of its own.
     ``metadata`` holds every key of the header (long arrays as ``ArrayInfo``), so a family's rule can read
     what this noun doesn't name.
     """
 
     name: str
+    format: str = "gguf"
     architecture: str
     block_count: int
     context_length: int

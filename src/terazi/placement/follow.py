@@ -7,6 +7,7 @@ rule puts them.
 from dataclasses import fields, replace
 
 from terazi.hardware.machine import Machine
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
@@ -20,18 +21,26 @@ from terazi.placement.plan import Plan, Refusal
 _NEGOTIABLE = frozenset({"n_ctx", "n_parallel", "n_ubatch", "type_k", "type_v", "cache_ram_mib", "ctx_checkpoints"})
 
 
-def follow(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, workload: Workload) -> Plan | Refusal:
+def follow(
+    spec: ModelSpec,
+    machine: Machine,
+    settings: LlamaCppSettings,
+    workload: Workload,
+    companions: tuple[Companion, ...] = (),
+) -> Plan | Refusal:
     """What exactly this configuration holds on each device, and whether that fits.
+
+    *companions* are the files that the command loads beside the model.
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
     capacity = capacity_of(machine)
-    judged = judge(spec, machine, settings, capacity)
+    judged = judge(spec, machine, settings, capacity, companions)
     if not judged.shortfall:
         warning = growth_reason(judged)
         return Plan(
-            id=plan_id(spec, machine, settings),
+            id=plan_id(spec, machine, settings, companions),
             engine=judged.bill.engine,
             settings=settings,
             workload=workload,
@@ -51,7 +60,7 @@ def follow(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, worklo
         for f in fields(settings)
         if f.name not in _NEGOTIABLE and getattr(settings, f.name) != getattr(default, f.name)
     }
-    search = Search(spec=spec, machine=machine, capacity=capacity, pins=pins)
+    search = Search(spec=spec, machine=machine, capacity=capacity, pins=pins, companions=companions)
     # alternatives are said with the figures that the engine would have used, not with "default"
     explicit = replace(
         settings,

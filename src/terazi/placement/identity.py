@@ -3,22 +3,27 @@
 from hashlib import sha256
 
 from terazi.hardware.machine import Machine
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.companion import Companion
+from terazi.memory.settings import EngineSettings
 from terazi.models.spec import ModelSpec
 
 _HEX_DIGITS = 12
 
 
-def plan_id(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings) -> str:
+def plan_id(
+    spec: ModelSpec, machine: Machine, settings: EngineSettings, companions: tuple[Companion, ...] = ()
+) -> str:
     """Twelve hex digits, the same in every process and however much memory happens to be free.
 
     The model counts by its tensors (names, types, bytes), not by its path, and the machine by its parts, not by its
     name or load, so a moved file or a reboot keeps the id and a requantised file or another card changes it.
     """
     digest = sha256()
-    for tensor in spec.tensors:
-        digest.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.n_bytes}\n".encode())
-    digest.update(f"{spec.architecture}\0{spec.block_count}\0{spec.vocab_size}\n".encode())
+    for part, model in (("", spec), *((companion.part, companion.spec) for companion in companions)):
+        digest.update(part.encode())
+        for tensor in model.tensors:
+            digest.update(f"{tensor.name}\0{tensor.dtype}\0{tensor.n_bytes}\n".encode())
+        digest.update(f"{model.architecture}\0{model.block_count}\0{model.vocab_size}\n".encode())
     host = machine.host
     digest.update(f"{host.cpu_name}\0{host.cores}\0{host.ram_total_bytes}\0{host.memory_limit_bytes}\n".encode())
     for device in machine.devices:

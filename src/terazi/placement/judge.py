@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Machine
 from terazi.memory.bill import HOST, Bill, Term
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -44,14 +45,20 @@ class Judged(NamedTuple):
         return self.shares[-1]
 
 
-def judge(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings, capacity: Capacity) -> Judged:
-    """Weigh *settings* and hold them against *capacity*.
+def judge(
+    spec: ModelSpec,
+    machine: Machine,
+    settings: LlamaCppSettings,
+    capacity: Capacity,
+    companions: tuple[Companion, ...] = (),
+) -> Judged:
+    """Weigh *settings*, with what is loaded beside the model, and hold them against *capacity*.
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
     resolved = resolve(spec, settings, machine.devices)
-    bill = weigh(spec, settings, machine.devices, machine.host.isa)
+    bill = weigh(spec, settings, machine.devices, machine.host.isa, companions)
     names = {d.id: d.name for d in machine.devices}
     # the bill may name a device that the machine hasn't (an override's buffer): nothing fits there
     strangers = [d for d in bill.devices() if d != HOST and d not in names]

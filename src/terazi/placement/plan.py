@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from terazi.memory.bill import Bill
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.settings import EngineSettings
 from terazi.memory.workload import Workload
 
 
@@ -42,7 +42,7 @@ class Plan:
 
     id: str
     engine: str
-    settings: LlamaCppSettings
+    settings: EngineSettings
     workload: Workload
     verdict: Verdict
     devices: tuple[DeviceShare, ...]
@@ -69,7 +69,7 @@ class Shortfall:
 class Alternative:
     """The nearest thing that fits: its settings as flags, what it gives up, and what it would hold."""
 
-    settings: LlamaCppSettings
+    settings: EngineSettings
     change: str
     gives_up: str
     total_bytes: int
@@ -84,6 +84,6 @@ class Refusal:
     alternatives: tuple[Alternative, ...]
     closest: tuple[DeviceShare, ...]
     bill: Bill
-    settings: LlamaCppSettings
+    settings: EngineSettings
     workload: Workload
     schema: str = "terazi.refusal/1"

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
@@ -43,12 +44,13 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """One model on one machine under some pins."""
+    """One model (and what is loaded beside it) on one machine under some pins."""
 
     spec: ModelSpec
     machine: Machine
     capacity: Capacity
     pins: Mapping[str, object]
+    companions: tuple[Companion, ...] = ()
 
     @property
     def total(self) -> int:
@@ -171,7 +173,7 @@ class Search:
         return self._survey(self._on_host(settings), (), partial=False).host_fits(())
 
     def _judge(self, settings: LlamaCppSettings) -> Judged:
-        return judge(self.spec, self.machine, settings, self.capacity)
+        return judge(self.spec, self.machine, settings, self.capacity, self.companions)
 
     def _survey(self, settings: LlamaCppSettings, devices: tuple[Device, ...], *, partial: bool) -> Space:
         return survey(self.spec, self.machine, devices, settings, self.capacity, partial=partial)

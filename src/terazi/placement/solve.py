@@ -190,7 +190,7 @@ def _plan(search: Search, workload: Workload, judged: Judged, reasons: tuple[str
     if judged.bill.reasons:
         said += judged.bill.reasons
     return Plan(
-        id=plan_id(search.spec, search.machine, settings),
+        id=plan_id(search.spec, search.machine, settings, search.companions),
         engine=judged.bill.engine,
         settings=settings,
         workload=workload,

@@ -9,7 +9,8 @@ from terazi.errors import TeraziError
 from terazi.hardware.saved import machine_to_json
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import DeviceShare, Refusal, Verdict
-from terazi.service.weighing import Weighing, typed_command
+from terazi.service.weigh import typed_command
+from terazi.service.weighing import Weighing
 
 SCHEMA = "terazi.weighing/1"
 #: Escapes of JSON that hold a backslash or a surrogate, so that a lone one is told from a pair.
@@ -22,6 +23,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": _model(weighing.spec),
+        "companions": [{"part": c.part, "flag": c.flag, **_model(c.spec)} for c in weighing.companions],
         "machine": machine_to_json(weighing.machine),
         "workload": dataclasses.asdict(weighing.workload),
         "verdict": Verdict.REFUSED if isinstance(outcome, Refusal) else outcome.verdict,

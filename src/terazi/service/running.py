@@ -30,7 +30,8 @@ from terazi.service.config import Config
 from terazi.service.deployment import Deployment, model_id
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.paths import cache_dir, state_dir
-from terazi.service.weighing import Weighing, find_machine, weigh_model
+from terazi.service.weigh import find_machine, weigh_model
+from terazi.service.weighing import Weighing
 from terazi.supervisor.find_engine import find_llama_server, list_devices
 from terazi.supervisor.log import read_log
 from terazi.supervisor.sweep import sweep_orphans

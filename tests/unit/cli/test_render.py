@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from terazi.cli.render import BAR_WIDTH, render_map
-from terazi.memory.bill import HOST
+from terazi.cli.render import BAR_WIDTH, render_bill, render_map
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.placement.plan import DeviceShare
 
 GIB = 1024**3
@@ -59,3 +59,22 @@ def test_a_bar_is_never_longer_than_its_frame(capacity: int, held: list[int], ra
     terms = dict(zip(("weights", "kv", "state", "compute", "overhead"), held, strict=True))
     text = render_map((share("CUDA0", capacity, **terms), share(HOST, ram)))
     assert set(bars(text)) == {"CUDA0", HOST}
+
+
+def test_a_line_says_which_part_it_is_for() -> None:
+    lines = tuple(
+        BillLine(
+            term=Term.WEIGHTS,
+            device=HOST,
+            bytes=GIB,
+            formula="weights.plain",
+            basis=LineBasis.EXACT,
+            memory=Memory.ANONYMOUS,
+            part=part,
+        )
+        for part in ("", "draft")
+    )
+    bill = Bill(engine="llama.cpp", build="b11434", lines=lines)
+    assert bill.of("draft") == lines[1:]
+    rows = [row for row in render_bill(bill, [HOST]).splitlines() if "weights.plain" in row]
+    assert ["[draft]" in row for row in rows] == [False, True]

@@ -115,6 +115,7 @@ def test_an_ambiguous_name_lists_all_that_it_could_be(typed: str, candidates: li
         ("M3 Max 30-core", "Apple M3 Max (40)"),
         ("RTX 3090 48GB", "GeForce RTX 3090"),
         ("GTX 1080", "GeForce GTX 1080 Ti"),
+        ("Radeon", "Radeon"),
     ],
 )
 def test_an_unknown_name_lists_the_nearest(typed: str, near: str) -> None:

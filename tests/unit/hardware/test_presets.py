@@ -163,6 +163,7 @@ def test_cores_can_be_said() -> None:
         ("RTX 3090 pcie4x5", "PCIe"),
         ("RTX 3090 cap 0W", "power cap"),
         ("1MiB", "128 MiB"),
+        ("64GiB ddr9", "'ddr9' isn't understood"),
         ("64GiB 0-channel", "channels"),
         ("Apple M1", "8 to 16"),
         ("Apple M1 64GB", "no card named"),

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 from specs import card, host, machine
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.placement.capacity import capacity_of, device_capacity, host_capacity
 from terazi.units import GIB, MIB
 
 
 def _bill(**bytes_on: int) -> Bill:
     lines = tuple(
-        BillLine(term=Term.WEIGHTS, device=d, bytes=n, formula="x", basis=LineBasis.EXACT)
+        BillLine(term=Term.WEIGHTS, device=d, bytes=n, formula="x", basis=LineBasis.EXACT, memory=Memory.DEVICE)
         for d, n in bytes_on.items()
     )
     return Bill(engine="llama.cpp", build="b", lines=lines)

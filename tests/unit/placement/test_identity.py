@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from specs import card, llama_spec, machine, smollm2
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.placement.identity import plan_id
 from terazi.units import GIB
@@ -24,8 +25,9 @@ def test_model_machine_and_settings_each_change_it() -> None:
         plan_id(llama_spec(dtype="Q8_0"), machine(card(0)), SETTINGS),
         plan_id(smollm2(), machine(card(0), card(1)), SETTINGS),
         plan_id(smollm2(), machine(card(0)), replace(SETTINGS, n_ubatch=256)),
+        plan_id(smollm2(), machine(card(0)), SETTINGS, (Companion("draft", "--spec-draft-model", llama_spec()),)),
     }
-    assert len(ids) == 5
+    assert len(ids) == 6
 
 
 def test_load_name_and_path_do_not_change_it() -> None:

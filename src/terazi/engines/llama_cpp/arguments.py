@@ -3,6 +3,7 @@
 In: ``LlamaCppSettings``. Out: ``Flag`` by ``Flag``, or the words of a command that a person could type.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from terazi.memory.llama_cpp.layers import ALL_LAYERS
@@ -22,9 +23,14 @@ class Flag(NamedTuple):
 FIT_OFF = Flag(names=("--fit", "-fit"), value="off")
 
 
-def settings_argv(settings: LlamaCppSettings, model_path: str) -> tuple[str, ...]:
-    """The command that a person could type to get exactly *settings* (build b11434's spellings)."""
-    words = [settings.tool, "-m", model_path]
+def settings_argv(
+    settings: LlamaCppSettings, model_path: str, beside: Sequence[tuple[str, str]] = ()
+) -> tuple[str, ...]:
+    """The command that a person could type to get exactly *settings* (build b11434's spellings).
+
+    *beside* are further files: the flag that names each, and its path.
+    """
+    words = [settings.tool, "-m", model_path, *(word for pair in beside for word in pair)]
     for flag in (*memory_flags(settings), FIT_OFF):
         words += [flag.names[0]] if flag.value is None else [flag.names[0], flag.value]
     return tuple(words)

@@ -7,6 +7,7 @@ Source: ``common/arg.cpp:common_params_parse_ex``, b11434. Long flags may be spe
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from terazi.engines.llama_cpp.extra_files import FILE_FLAGS, ExtraFile, with_file
 from terazi.engines.llama_cpp.flags import flag_values
 from terazi.engines.llama_cpp.setters import FALSEY, SWITCH_SETTERS, TRUTHY, VALUE_SETTERS, Setter, read_int
 from terazi.errors import UsageError
@@ -50,6 +51,7 @@ _MOVERS = {
     "--fit": ("-fit", "LLAMA_ARG_FIT"),
     "--spec-type": ("", "LLAMA_ARG_SPEC_TYPE"),
     "--spec-draft-n-max": ("", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
+    "--spec-draft-model": ("-md --model-draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
     "--kv-unified": ("-kvu", "LLAMA_ARG_KV_UNIFIED"),
     "--swa-full": ("", "LLAMA_ARG_SWA_FULL"),
     "--kv-offload": ("-kvo", "LLAMA_ARG_KV_OFFLOAD"),
@@ -81,7 +83,6 @@ _WHOLE_NUMBERS = frozenset(
 #: Flags whose memory isn't in the bill → what it is.
 _NOT_WEIGHED = {
     **dict.fromkeys(("-mm", "--mmproj", "-mmu", "--mmproj-url"), "the multimodal projector"),
-    **dict.fromkeys(("-md", "--model-draft", "--spec-draft-model"), "the draft model, its cache and its outputs"),
     **dict.fromkeys(("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"), "the draft model and its cache"),
     **dict.fromkeys(("--spec-type", "--spec-default"), "the extra outputs of speculative decoding"),
     **dict.fromkeys(("--lora", "--lora-scaled"), "the LoRA adapters"),
@@ -101,6 +102,7 @@ class Command:
         model_path: ``-m``; None if the model is named otherwise.
         hf_repo, hf_file: ``-hf`` (``org/repo[:quant]``) and ``-hff``.
         settings: all that moves memory.
+        extra_files: files that are loaded beside the model, in the order of the command.
         unknown_flags: what this tool of this build doesn't have, as spelt. The engine would refuse to start.
         notes: what a reader of the bill should know about this command line.
     """
@@ -110,6 +112,7 @@ class Command:
     hf_repo: str | None = None
     hf_file: str | None = None
     settings: LlamaCppSettings = field(default_factory=LlamaCppSettings)
+    extra_files: tuple[ExtraFile, ...] = ()
     unknown_flags: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -161,6 +164,7 @@ class _Reader:
         self._tool = tool
         self._settings = LlamaCppSettings(tool=tool)
         self._names: dict[str, str] = {}
+        self._files: tuple[ExtraFile, ...] = ()
         self._per_slot = 0
         self._context_given = False
         self._unknown: list[str] = []
@@ -221,6 +225,7 @@ class _Reader:
             hf_repo=self._names.get("--hf-repo"),
             hf_file=self._names.get("--hf-file"),
             settings=settings,
+            extra_files=self._files,
             unknown_flags=tuple(self._unknown),
             notes=tuple(self._notes),
         )
@@ -239,6 +244,9 @@ class _Reader:
 
     def _set(self, flag: str, value: str, *, spelt: str) -> None:
         self._context_given = self._context_given or flag == "--ctx-size"
+        if flag in FILE_FLAGS:
+            self._files = with_file(self._files, flag, value)
+            return
         setter: Setter | None = VALUE_SETTERS.get(flag) or SWITCH_SETTERS.get(flag)
         if setter is None:
             self._names[flag] = value

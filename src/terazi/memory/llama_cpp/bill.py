@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from terazi.hardware.machine import Device
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_length
@@ -36,7 +37,13 @@ _KIND_NOTES = {
 }
 
 
-def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...], isa: frozenset[str]) -> Bill:
+def weigh(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    devices: tuple[Device, ...],
+    isa: frozenset[str],
+    companions: tuple[Companion, ...] = (),
+) -> Bill:
     """The bytes that each device and the host will hold after llama.cpp has loaded *spec*.
 
     Args:
@@ -44,6 +51,7 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         settings: the command line, resolved by nobody yet: defaults are applied here as the tool would.
         devices: accelerators in the engine's order (RPC first, then discrete cards).
         isa: CPU flags of the host, which decide what is repacked.
+        companions: what is loaded beside the model; their lines say so (``BillLine.part``).
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
@@ -61,7 +69,10 @@ def weigh(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ..
         *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
         *_overhead(spec, settings, resolved),
     ]
-    reasons = tuple(_reasons(spec, settings, resolved, family, lines))
+    reasons = (
+        *_reasons(spec, settings, resolved, family, lines),
+        *(f"What {c.flag} loads isn't in this bill." for c in companions),
+    )
     return Bill(
         engine="llama.cpp",
         build=BUILD,
@@ -114,9 +125,19 @@ def _weights(buffer: WeightBuffer) -> BillLine:
         bytes=min(buffer.tensor_bytes, buffer.buffer_bytes),
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
+        memory=_weights_memory(buffer),
         note=_KIND_NOTES[buffer.kind] + (", mapped from the file" if buffer.mapped else ""),
-        reclaimable=buffer.mapped,
     )
+
+
+def _memory(device: str) -> Memory:
+    return Memory.ANONYMOUS if device == HOST else Memory.DEVICE
+
+
+def _weights_memory(buffer: WeightBuffer) -> Memory:
+    if buffer.kind is BufferKind.PINNED:
+        return Memory.PINNED
+    return Memory.PAGE_CACHE if buffer.mapped else _memory(buffer.device)
 
 
 def _gap(buffer: WeightBuffer) -> BillLine:
@@ -126,8 +147,8 @@ def _gap(buffer: WeightBuffer) -> BillLine:
         bytes=buffer.buffer_bytes - buffer.tensor_bytes,
         formula="weights.mapped-gaps",
         basis=LineBasis.EXACT,
+        memory=Memory.PAGE_CACHE,
         note="mapped along with them: tensors between the first and the last that live elsewhere",
-        reclaimable=True,
     )
 
 
@@ -143,6 +164,7 @@ def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLi
             bytes=sum(cache.k_bytes + cache.v_bytes for cache in group),
             formula="kv.window" if window else "kv.full",
             basis=basis,
+            memory=_memory(device),
             note=f"{len(group)} layers of {group[0].cells} cells",
         )
 
@@ -162,6 +184,7 @@ def _state(
             bytes=size,
             formula="state.slots" if known else "state.bound",
             basis=LineBasis.EXACT if known else LineBasis.UPPER_BOUND,
+            memory=_memory(device),
             note=f"recurrent state for {resolved.n_seq_max} sequences",
         )
 
@@ -191,6 +214,7 @@ def _compute(
             bytes=size,
             formula=formula,
             basis=basis,
+            memory=_memory(device),
             note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
 
@@ -208,6 +232,7 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
         bytes=4 * resolved.n_seq_max * width,
         formula="output-buffer",
         basis=LineBasis.EXACT,
+        memory=Memory.ANONYMOUS,
         note="logits that the caller reads, one row a slot",
     )
     for device in resolved.devices:
@@ -218,6 +243,7 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
                 bytes=round(device.context_bytes.value),
                 formula="driver-context",
                 basis=LineBasis.CATALOGUE,
+                memory=Memory.DEVICE,
                 note=device.context_bytes.note or "what the driver takes before the first tensor",
             )
 
@@ -241,6 +267,7 @@ def _growth(
             bytes=limit * MIB,
             formula="prompt-cache",
             basis=LineBasis.UPPER_BOUND,
+            memory=Memory.ANONYMOUS,
             note="prompts kept in host memory (--cache-ram), filled only under use",
         )
     count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
@@ -256,6 +283,7 @@ def _growth(
             bytes=count * resolved.n_seq_max * slot,
             formula="context-checkpoints",
             basis=LineBasis.UPPER_BOUND,
+            memory=Memory.ANONYMOUS,
             note=f"up to {count} copies of its window cache and recurrent state for each slot (--ctx-checkpoints)",
         )
 

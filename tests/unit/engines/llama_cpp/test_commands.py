@@ -137,8 +137,8 @@ def test_context_a_slot_sizes_the_pool_when_no_context_is_given() -> None:
 
 
 def test_what_is_not_weighed_is_said() -> None:
-    notes = read("llama-server -m a.gguf --mmproj b.gguf -md c.gguf --spec-type draft-mtp --lora d.gguf").notes
-    assert len(notes) == 4
+    notes = read("llama-server -m a.gguf --mmproj b.gguf --spec-type draft-mtp --lora d.gguf").notes
+    assert len(notes) == 3
     assert all(note.startswith("Not in the bill") for note in notes)
 
 
@@ -178,3 +178,12 @@ def test_tools_by_any_path(argv: list[str], tool: str) -> None:
 def test_other_programs_are_refused(argv: list[str]) -> None:
     with pytest.raises(UsageError):
         parse_command(argv)
+
+
+def test_a_file_beside_the_model_is_named_with_its_part() -> None:
+    spellings = ("-md", "--model-draft", "--spec-draft-model", "--spec_draft_model")
+    for spelt in spellings:
+        command = read(f"llama-server -m a.gguf {spelt} first.gguf {spelt} b.gguf")
+        assert [(file.part, file.path) for file in command.extra_files] == [("draft", "b.gguf")]
+    by_variable = read("llama-server -m a.gguf", LLAMA_ARG_SPEC_DRAFT_MODEL="c.gguf")
+    assert [file.path for file in by_variable.extra_files] == ["c.gguf"]

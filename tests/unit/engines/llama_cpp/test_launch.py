@@ -13,7 +13,7 @@ from terazi.engines.llama_cpp.binary import Binary, read_binary
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.errors import EngineError
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
@@ -30,7 +30,7 @@ SPEC = ModelSpec(
 
 def line(term: Term, device: str, n: int, formula: str = "f") -> BillLine:
     """A line of a bill."""
-    return BillLine(term=term, device=device, bytes=n, formula=formula, basis=LineBasis.EXACT)
+    return BillLine(term=term, device=device, bytes=n, formula=formula, basis=LineBasis.EXACT, memory=Memory.DEVICE)
 
 
 def plan(settings: LlamaCppSettings, *lines: BillLine) -> Plan:

@@ -1,0 +1,19 @@
+"""The ``Companion`` noun: a file that the engine loads beside the model, such as a draft model or a projector."""
+
+from typing import NamedTuple
+
+from terazi.models.spec import ModelSpec
+
+
+class Companion(NamedTuple):
+    """One file beside the model.
+
+    Args:
+        part: what it is for, as bill lines say it: ``draft``, ``mmproj``, ``lora``, ``control-vector``.
+        flag: the flag that names it to the engine.
+        spec: its header.
+    """
+
+    part: str
+    flag: str
+    spec: ModelSpec

@@ -1,0 +1,120 @@
+"""From a MODEL or a ready command line to a weighing: spec, machine, plan or refusal, forecast.
+
+Here the sources, the probe and the core meet; the command line and ``up`` both come through here. What is each
+engine's own lies in ``weigh_llama_cpp`` and its siblings.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from terazi.errors import UsageError
+from terazi.hardware.machine import Machine
+from terazi.memory.workload import Workload
+from terazi.models.sources import load_model
+from terazi.service.weighing import Weighing
+
+# Rooms that only some invocations need are imported where they are used: start-up is part of the product.
+
+#: A saved machine is a few kilobytes; nobody's file makes us read more than this.
+_MACHINE_FILE_LIMIT = 1024 * 1024
+
+
+def find_machine(text: str | None) -> Machine:
+    """``None`` or ``this`` is this computer; ``*.json`` a saved machine; anything else a preset.
+
+    Raises:
+        UsageError: if it is none of these.
+    """
+    from terazi.hardware.probe import load_catalogue, read_machine
+
+    if text is None or text == "this":
+        return read_machine()
+    if text.endswith(".json"):
+        return _read_saved(text)
+    from terazi.hardware.presets import parse_machine
+
+    return parse_machine(text, load_catalogue())
+
+
+def _read_saved(path: str) -> Machine:
+    import json
+
+    from terazi.hardware.saved import machine_from_json
+
+    hint = "save one with: terazi weigh demo --json, under `machine`"
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs start-up time here
+            text = file.read(_MACHINE_FILE_LIMIT + 1)
+        if len(text) > _MACHINE_FILE_LIMIT:
+            raise UsageError(f"{path} is too large to be a saved machine", hint=hint)
+        document = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(f"{path} can't be read as a saved machine: {error}", hint=hint) from error
+    if isinstance(document, dict) and document.get("schema") == "terazi.weighing/1":
+        document = document.get("machine")
+    return machine_from_json(document)
+
+
+def weigh_model(
+    argument: str,
+    machine: Machine,
+    workload: Workload,
+    pins: Mapping[str, object],
+    *,
+    price_per_kwh: float | None = None,
+) -> Weighing:
+    """Choose the settings that aren't pinned, and weigh; the cost comes in the currency of *price_per_kwh*.
+
+    Raises:
+        ModelFileError, UsageError: the model can't be read.
+        RefusedError: no llama.cpp of the known build can load this architecture.
+    """
+    spec = load_model(argument)
+    if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
+        # what was asked for is longer than what would be chosen
+        workload = dataclasses.replace(workload, context=workload.prompt + workload.output)
+    from terazi.service.weigh_llama_cpp import weigh_spec
+
+    return weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
+
+
+def weigh_command(
+    argv: Sequence[str], machine: Machine, *, prompt: int, output: int, price_per_kwh: float | None = None
+) -> Weighing:
+    """Weigh exactly the engine command line *argv*; *prompt* and *output* (tokens) are for the forecast.
+
+    Raises:
+        UsageError: the command is of no engine known here, or a value is wrong.
+        ModelFileError: the model can't be read.
+    """
+    from terazi.engines.recognise import recognise
+
+    spoken = recognise(argv)
+    if spoken.engine == "llama.cpp":
+        from terazi.service.weigh_llama_cpp import weigh_words
+
+        return weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
+    raise UsageError(
+        f"{spoken.engine} commands can't be weighed yet.", hint="Give a command of llama-server, or a MODEL."
+    )
+
+
+def split_command_line(line: str) -> list[str]:
+    """One line of a command file as words.
+
+    Raises:
+        UsageError: if a quote is not closed.
+    """
+    import shlex
+
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError as error:
+        raise UsageError(f"not a command line: {line.strip()!r} ({error})", hint="check its quotes") from error
+
+
+def typed_command(weighing: Weighing) -> tuple[str, ...]:
+    """The command line that these settings are, as a person could type it."""
+    from terazi.service import weigh_llama_cpp
+
+    return weigh_llama_cpp.typed_command(weighing)

@@ -1,0 +1,147 @@
+"""Weighs for llama.cpp: chooses its settings for a model, or takes those of a ready command line."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from terazi.errors import RefusedError, UsageError
+from terazi.hardware.machine import Basis, Device, Figure, Machine
+from terazi.memory.companion import Companion
+from terazi.memory.llama_cpp.architectures import known_to_engine
+from terazi.memory.llama_cpp.resolve import resolve
+from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.memory.workload import Workload
+from terazi.models.sources import load_model
+from terazi.models.spec import ModelSpec
+from terazi.performance.forecast import forecast, score
+from terazi.placement.plan import Plan, Refusal
+from terazi.service.weighing import Weighing
+
+if TYPE_CHECKING:
+    from terazi.engines.llama_cpp.commands import Command
+    from terazi.engines.recognise import Spoken
+
+
+def weigh_spec(
+    spec: ModelSpec,
+    machine: Machine,
+    workload: Workload,
+    pins: Mapping[str, object],
+    *,
+    price_per_kwh: float | None,
+) -> Weighing:
+    """Choose the settings that aren't pinned, and weigh.
+
+    Raises:
+        RefusedError: no llama.cpp of the known build can load this architecture.
+    """
+    from terazi.placement.solve import solve
+
+    _check_architecture(spec)
+    outcome = solve(spec, machine, workload, pins, score=score(spec, machine, workload))
+    return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
+
+
+def weigh_words(
+    spoken: "Spoken", machine: Machine, *, prompt: int, output: int, price_per_kwh: float | None
+) -> Weighing:
+    """Weigh exactly the command line *spoken*.
+
+    Raises:
+        UsageError: the command names no model, or a flag or value that the engine refuses.
+        ModelFileError: the model can't be read.
+    """
+    from terazi.engines.llama_cpp.commands import parse_command
+    from terazi.placement.follow import follow
+
+    command = parse_command(spoken.argv, spoken.environment)
+    if command.unknown_flags:
+        raise UsageError(
+            f"{command.tool} {BUILD} has no flag {', '.join(command.unknown_flags)}, so it would not start",
+            hint=f"compare with: {command.tool} --help",
+        )
+    if command.hf_repo is not None:
+        raise UsageError(
+            f"the model of this command lies on Hugging Face ({command.hf_repo}), which can't be read yet",
+            hint="download the file and say -m path/to/model.gguf",
+        )
+    if command.model_path is None:
+        raise UsageError(f"the {command.tool} command names no local model file", hint="add -m path/to/model.gguf")
+    spec = load_model(command.model_path)
+    _check_architecture(spec)
+    machine = with_rpc(machine, command.settings)
+    workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
+    companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
+    outcome = follow(spec, machine, command.settings, workload, companions)
+    weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=command.notes)
+    return dataclasses.replace(weighing, companions=companions)
+
+
+def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:
+    """What a command line says about its use: the context that one sequence gets, and its slots.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
+    """
+    resolved = resolve(spec, command.settings, machine.devices)
+    return Workload(context=resolved.n_ctx_seq, users=max(1, command.settings.n_parallel or 1))
+
+
+def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
+    """The machine as the engine sees it with ``--rpc``: one device per endpoint, before the others.
+
+    Stand-ins that *machine* brings (``2x RPC 24GiB``) are used in order; endpoints beyond them get this host's
+    memory, because that is what an RPC server on a CPU reports.
+    """
+    given = [d for d in machine.devices if d.backend == "rpc"]
+    others = [d for d in machine.devices if d.backend != "rpc"]
+    host = machine.host
+    unknown = Figure(value=None, basis=Basis.ASSUMED, note="an RPC server does not say")
+    given.extend(
+        Device(
+            id=f"RPC{index}",
+            name=f"RPC server {settings.rpc[index]}",
+            vendor="rpc",
+            backend="rpc",
+            memory_total_bytes=host.ram_total_bytes,
+            memory_free_bytes=host.usable_ram_bytes,
+            memory_bandwidth=host.ram_bandwidth,
+            flops_fp16=host.flops,
+            tdp_w=unknown,
+            notes=("memory not given: counted as this host's",),
+        )
+        for index in range(len(given), len(settings.rpc))
+    )
+    return dataclasses.replace(machine, devices=(*given[: len(settings.rpc)], *others))
+
+
+def _check_architecture(spec: ModelSpec) -> None:
+    if not known_to_engine(spec.architecture):
+        raise RefusedError(
+            f"llama.cpp {BUILD} does not know the architecture {spec.architecture!r} of {spec.name}",
+            hint="look for a newer llama.cpp build, or another conversion of the model",
+        )
+
+
+def _weighing(
+    spec: ModelSpec,
+    machine: Machine,
+    workload: Workload,
+    outcome: Plan | Refusal,
+    *,
+    price_per_kwh: float | None,
+    notes: tuple[str, ...] = (),
+) -> Weighing:
+    speed = None
+    if isinstance(outcome, Plan):
+        speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
+    return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
+
+
+def typed_command(weighing: Weighing) -> tuple[str, ...]:
+    """The command line that these settings are, as a person could type it."""
+    from terazi.engines.llama_cpp.arguments import settings_argv
+
+    path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
+    beside = [(c.flag, c.spec.files[0].path) for c in weighing.companions if c.spec.files]
+    return settings_argv(weighing.outcome.settings, path, beside)
