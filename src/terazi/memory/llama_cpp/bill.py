@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
-from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
+from terazi.memory.llama_cpp.bound import state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_length
-from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
-from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
-from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
-from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.recurrent import StateLayer
+from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, Placement, WeightBuffer, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, WeightBuffer
+from terazi.memory.llama_cpp.workings import Direct, Workings
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -43,6 +43,7 @@ def weigh(
     devices: tuple[Device, ...],
     isa: frozenset[str],
     companions: tuple[Companion, ...] = (),
+    workings: Workings | None = None,
 ) -> Bill:
     """The bytes that each device and the host will hold after llama.cpp has loaded *spec*.
 
@@ -52,21 +53,22 @@ def weigh(
         devices: accelerators in the engine's order (RPC first, then discrete cards).
         isa: CPU flags of the host, which decide what is repacked.
         companions: what is loaded beside the model; their lines say so (``BillLine.part``).
+        workings: who works the parts out; ``Scale`` keeps them from one bill to the next.
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
-    resolved = resolve(spec, settings, devices)
     family = family_of(spec)
-    caches = cache_layers(spec, family, settings, resolved)
-    states = state_layers(spec, family, settings, resolved) if family else None
-    placements = place_tensors(spec, settings, resolved, isa)
-    buffers = weight_buffers(placements, settings, resolved, isa)
+    work = workings or Direct(spec, family, devices, isa)
+    resolved = work.resolve(settings)
+    caches = work.caches(settings, resolved)
+    states = work.states(settings, resolved)
+    buffers = work.buffers(settings, resolved)
     lines = [
         *(_weights(buffer) for buffer in buffers),
         *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
         *_state(spec, settings, resolved, states),
-        *_compute(spec, family, settings, resolved, caches=caches, states=states, placements=placements),
+        *_compute(work, settings, resolved, known=family is not None),
         *_overhead(spec, settings, resolved),
     ]
     reasons = (
@@ -189,24 +191,10 @@ def _state(
         )
 
 
-def _compute(
-    spec: ModelSpec,
-    family: Family | None,
-    settings: LlamaCppSettings,
-    resolved: Resolved,
-    *,
-    caches: tuple[CacheLayer, ...],
-    states: tuple[StateLayer, ...] | None,
-    placements: tuple[Placement, ...],
-) -> Iterator[BillLine]:
-    if family is None:
-        sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
-        formula, basis = "compute.bound", LineBasis.UPPER_BOUND
-    else:
-        sizes = compute_bytes(
-            spec, family, settings, resolved, caches=caches, states=states or (), placements=placements
-        )
-        formula, basis = "compute.replay", _replay_basis(resolved)
+def _compute(work: Workings, settings: LlamaCppSettings, resolved: Resolved, *, known: bool) -> Iterator[BillLine]:
+    sizes = work.compute_bytes(settings, resolved)
+    formula = "compute.replay" if known else "compute.bound"
+    basis = _replay_basis(resolved) if known else LineBasis.UPPER_BOUND
     for device, size in sizes.items():
         yield BillLine(
             term=Term.COMPUTE,

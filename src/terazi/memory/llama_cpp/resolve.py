@@ -5,6 +5,7 @@ refuses), ``tools/server/server.cpp`` and ``server-context.cpp:server_output_lim
 ``common/fit.cpp:common_params_fit_impl`` (the context of ``--fit``).
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from terazi.errors import UsageError
@@ -72,6 +73,38 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         UsageError: for what llama.cpp itself refuses (cache types, slots, devices).
     """
     check_cache_types(spec, settings)
+    return resolve_figures(spec, settings, lambda: share_out(spec, settings, devices))
+
+
+class Shares(NamedTuple):
+    """What ``-ngl``, ``-ts``, ``-sm`` and their like decide: the first three of the fields of ``Resolved``."""
+
+    devices: tuple[Device, ...]
+    layer_devices: tuple[str, ...]
+    full_offload: bool
+
+
+def share_out(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> Shares:
+    """Choose among *devices*, and share the layers out to them.
+
+    Raises:
+        UsageError: for devices or a split mode that llama.cpp itself refuses.
+    """
+    chosen = select_devices(settings, devices)
+    _check_split_mode(settings, chosen)
+    return Shares(
+        devices=chosen,
+        layer_devices=assign_layers(settings, chosen, spec.block_count),
+        full_offload=gpu_layers(settings, spec.block_count) > spec.block_count,
+    )
+
+
+def resolve_figures(spec: ModelSpec, settings: LlamaCppSettings, shared_out: Callable[[], Shares]) -> Resolved:
+    """``resolve`` for cache types that are checked, with layers as *shared_out* says when all else is in order.
+
+    Raises:
+        UsageError: for what llama.cpp itself refuses.
+    """
     slots, unified = _slots(settings)
     wanted = _wanted_context(spec, settings, 1 if unified else slots)
     n_ubatch_asked = settings.n_ubatch or settings.n_batch
@@ -94,10 +127,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
             f"A batch of {n_batch} tokens is too small for {slots} slots: llama.cpp would abort.",
             hint=f"Use -b {max(2, slots)} or more, a context that is at least as long, or fewer slots with -np.",
         )
-    chosen = select_devices(settings, devices)
-    _check_split_mode(settings, chosen)
-    ngl = gpu_layers(settings, spec.block_count)
-    full = ngl > spec.block_count
+    chosen, layer_devices, full = shared_out()
     tokens = min(n_ctx, n_ubatch)
     return Resolved(
         n_ctx=n_ctx,
@@ -110,7 +140,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         n_outputs=min(tokens, outputs),
         flash_attn=settings.flash_attn != "off" and spec.architecture != "grok",
         devices=chosen,
-        layer_devices=assign_layers(settings, chosen, spec.block_count),
+        layer_devices=layer_devices,
         full_offload=full,
         pipeline=len(chosen) > 1 and full and _allows_pipeline(settings),
         kept_states=1 + (settings.draft_tokens if settings.draft_mtp and spec.architecture in _ROLLS_BACK else 0),

@@ -1,0 +1,407 @@
+"""Compute buffers of many settings of one model: each kind of graph is drawn once, and played for each size.
+
+In: where everything lies, settings, caches, states. Out: what ``compute.compute_bytes`` would say, to the byte.
+Contexts, slots, batches and outputs are variables of the drawing (``dims``); equal blocks stand for each other
+(``abridge``); what is left is a tape a buffer (``tape``). Whatever isn't proven to be the same is drawn anew.
+"""
+
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
+
+from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.abridge import Run, abridge
+from terazi.memory.llama_cpp.blocks import trunk_length
+from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
+from terazi.memory.llama_cpp.compute import (
+    Reservation,
+    Setup,
+    fuses_attention,
+    may_be_refused,
+    measure_of,
+    named,
+    offloads,
+    pins_norms,
+    reservations,
+    setup_of,
+)
+from terazi.memory.llama_cpp.dims import Condition, Trace, Values
+from terazi.memory.llama_cpp.family import Family
+from terazi.memory.llama_cpp.graph import Node
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.limits import check_graph_size
+from terazi.memory.llama_cpp.recurrent import StateLayer
+from terazi.memory.llama_cpp.resolve import CELLS, Resolved
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.sketch import Batch, Sketch
+from terazi.memory.llama_cpp.tape import Tape, play, record, rounded
+from terazi.memory.llama_cpp.weights import BufferKind, Placement
+from terazi.models.spec import ModelSpec
+
+#: Drawings whose blocks may stand for each other: each is drawn from what it is, not from how many there are.
+_ABRIDGED = frozenset({"decoder", "gemma4"})
+#: Tokens a slot are counted in so many where they come out even: chunked scans round up to it.
+_CHUNK = 64
+
+
+class Take(NamedTuple):
+    """One recording: its tapes hold wherever its conditions do.
+
+    Args:
+        tapes: one a buffer, each with a number of its own.
+        parts: nodes and leaves as drawn; ``repeated`` are those of the third copy of each run.
+    """
+
+    conditions: tuple[Condition, ...]
+    tapes: tuple[tuple[int, Tape], ...]
+    parts: int
+    repeated: tuple[int, ...]
+
+
+class _Scene:
+    """One kind of graph: which blocks are drawn, the recordings so far, and the peaks that are known."""
+
+    def __init__(
+        self,
+        blocks: tuple[int, ...] | None,
+        runs: tuple[Run, ...],
+        takes: list[Take],
+        pattern: Hashable = None,
+    ) -> None:
+        self.blocks, self.runs, self.takes, self.pattern = blocks, runs, takes, pattern
+        self.repeats = tuple(run.repeats for run in runs)
+        self.peaks: dict[tuple[int, ...], tuple[list[int], int]] = {}
+
+    def be_whole(self) -> None:
+        """Draw all blocks from now on."""
+        self.blocks, self.runs, self.repeats, self.takes = None, (), (), []
+
+
+class Layout:
+    """Where one model's tensors lie, and what that makes of each of its blocks.
+
+    Args:
+        number: tells it from the other layouts of one ``Replays``.
+        offloads: some device takes over products with host weights, so that these are copied.
+        exact_types: caches or weights are copied between devices, so that the bytes of their rows matter.
+    """
+
+    def __init__(self, number: int, setup: Setup) -> None:
+        self.number, self.setup = number, setup
+        self.offloads = setup.settings.op_offload and offloads(setup.devices) is not None
+        by_block: dict[int, list[Placement]] = {}
+        loose: list[Placement] = []
+        for placement in setup.placements:
+            block = placement.tensor.block
+            (loose if block is None else by_block.setdefault(block, [])).append(placement)
+        self.loose = tuple(self._where(placement, exact=True) for placement in loose)
+        last = len(setup.layer_backends) - 1
+        backends = setup.backends
+        self.mixed = any(
+            backends[placement.device] != setup.layer_backends[min(block, last)]
+            for block, placements in by_block.items()
+            for placement in placements
+        )
+        exact = self.mixed or (self.offloads and HOST in {p.device for p in setup.placements if p.tensor.block is not None})
+        self.exact_types = exact or not setup.settings.kv_offload
+        self.weights = {
+            block: frozenset(self._where(placement, exact=exact) for placement in placements)
+            for block, placements in by_block.items()
+        }
+
+    def _where(self, placement: Placement, *, exact: bool) -> Hashable:
+        tensor = placement.tensor
+        _, _, name = tensor.name.partition(".") if tensor.block is None else tensor.name[4:].partition(".")
+        plain = self.offloads and placement.kind in {BufferKind.PLAIN, BufferKind.PINNED, BufferKind.LAZY}
+        return (
+            tensor.name if tensor.block is None else name,
+            tensor.shape,
+            tensor.n_bytes if exact else 0,
+            self.setup.backends[placement.device],
+            plain,
+        )
+
+
+class Weighed(NamedTuple):
+    """What is asked about: one configuration, as far as it is worked out."""
+
+    layout: Layout
+    settings: LlamaCppSettings
+    resolved: Resolved
+    caches: tuple[CacheLayer, ...]
+    states: tuple[StateLayer, ...]
+
+    @property
+    def window_cells(self) -> int:
+        """Cells of the window cache; 0 without one."""
+        return next((cache.cells for cache in self.caches if cache.window), 0)
+
+
+class _Form(NamedTuple):
+    """Which numbers of a reservation are variables, and which follow from others."""
+
+    tokens: int  # so many times the variable and the slots; 0: the variable itself
+    outputs: str  # "tokens", "slots", or a variable of their own
+    all_slots: bool
+    unified: bool
+    windowed: bool
+
+
+class _Kind(NamedTuple):
+    """What decides the shape of a graph beside its layout."""
+
+    form: _Form
+    fused: bool
+    flash_attn: bool
+    pins: bool
+    kept: int
+    embedding: bool
+    type_k: str | int
+    type_v: str | int
+
+
+class Replays:
+    """The recordings of one model on the same devices."""
+
+    def __init__(self, spec: ModelSpec, family: Family) -> None:
+        self._spec, self._family = spec, family
+        self._scenes: dict[Hashable, _Scene] = {}
+        self._takes: dict[Hashable, list[Take]] = {}
+        self._unproven: set[Hashable] = set()
+        self._peaks: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int] = {}
+        self._tapes: dict[tuple[object, ...], int] = {}
+        self._fused: dict[Hashable, bool] = {}
+        self._layouts = 0
+
+    def layout(self, settings: LlamaCppSettings, resolved: Resolved, placements: tuple[Placement, ...]) -> Layout:
+        """A layout of this model."""
+        self._layouts += 1
+        return Layout(self._layouts, setup_of(self._spec, self._family, settings, resolved, placements))
+
+    def compute_bytes(self, asked: Weighed) -> dict[str, int]:
+        """As ``compute.compute_bytes``.
+
+        Raises:
+            UsageError: if the engine would abort over the size of the graph.
+        """
+        fused = self._fuses(asked)
+        setup, resolved = asked.layout.setup, asked.resolved
+        sizes: list[int] = []
+        for reservation in reservations(self._spec, resolved):
+            peaks, parts = self._reserve(asked, reservation, fused=fused)
+            check_graph_size(
+                parts, self._spec.architecture, tokens=resolved.n_tokens, tensors=len(setup.placements)
+            )
+            sizes = [max(pair) for pair in zip(sizes, peaks, strict=True)] if sizes else peaks
+        return named(setup, sizes)
+
+    def _fuses(self, asked: Weighed) -> bool:
+        resolved, settings = asked.resolved, asked.settings
+        if not resolved.flash_attn or not may_be_refused(settings, resolved, asked.caches):
+            return resolved.flash_attn
+        key = (asked.layout.number, resolved, settings.type_k, settings.type_v, settings.embedding)
+        fused = self._fused.get(key)
+        if fused is None:
+            setup = asked.layout.setup._replace(settings=settings)
+            fused = self._fused[key] = fuses_attention(setup, resolved, asked.caches, asked.states)
+        return fused
+
+    def _reserve(self, asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[list[int], int]:
+        """The peak of every buffer, and the nodes and leaves of the graph."""
+        layout, settings, resolved, rows = asked.layout, asked.settings, asked.resolved, asked.resolved.n_seq_max
+        window = asked.window_cells
+        factor, tokens = _token_form(reservation.tokens, rows)
+        form = _Form(
+            factor,
+            "tokens"
+            if reservation.outputs == reservation.tokens
+            else "slots"
+            if reservation.outputs == rows
+            else "",
+            reservation.slots == rows,
+            resolved.n_stream == 1,
+            window > 0,
+        )
+        kind = _Kind(
+            form,
+            fused,
+            resolved.flash_attn,
+            pins_norms(reservation.tokens, resolved),
+            resolved.kept_states,
+            settings.embedding,
+            _type_key(settings.type_k, exact=layout.exact_types),
+            _type_key(settings.type_v, exact=layout.exact_types),
+        )
+        scene = self._scenes.get((layout.number, kind))
+        if scene is None:
+            scene = self._scenes[layout.number, kind] = self._scene(asked, kind)
+        outputs = 1 if form.outputs else reservation.outputs
+        variables = (resolved.n_ctx_seq // CELLS, max(1, window // CELLS), tokens, outputs, rows)
+        known = scene.peaks.get(variables)
+        if known is None:
+            values = Values(variables)
+            take = next((take for take in scene.takes if values.meet(take.conditions)), None)
+            if take is None:
+                take = self._record(asked, scene, kind, variables)
+            peaks = [self._play(number, tape, values, scene.repeats) for number, tape in take.tapes]
+            more = sum(n * (repeats - 1) for n, repeats in zip(take.repeated, scene.repeats, strict=True))
+            known = scene.peaks[variables] = peaks, take.parts + more
+        return known
+
+    def _play(self, number: int, tape: Tape, values: Values, repeats: tuple[int, ...]) -> int:
+        sizes = rounded(tape, values)
+        key = (number, sizes, repeats)
+        peak = self._peaks.get(key)
+        if peak is None:
+            peak = self._peaks[key] = play(tape, sizes, repeats)
+        return peak
+
+    def _scene(self, asked: Weighed, kind: _Kind) -> _Scene:
+        """What to draw for *kind* in this layout, with the recordings that others have made of the same."""
+        layout, setup = asked.layout, asked.layout.setup
+        blocks = _blocks_of(self._spec, self._family, asked)
+        if blocks is None:
+            return _Scene(None, (), [])
+        caches = {cache.block: cache for cache in asked.caches}
+        states = {state.block: state for state in asked.states}
+        kinds = [
+            (
+                setup.layer_backends[block],
+                _what_is_kept(setup, caches.get(block), states.get(block)),
+                _by_number(self._spec, self._family, block),
+                layout.weights.get(block),
+            )
+            for block in blocks
+        ]
+        short = abridge(kinds)
+        pattern = (
+            tuple(kinds[block] for block in short.blocks),
+            tuple(run[:2] for run in short.runs),
+            layout.loose,
+            setup.layer_backends[-1],
+            len(setup.backends),
+            asked.resolved.pipeline,
+            setup.settings.op_offload,
+            setup.settings.kv_offload,
+            kind,
+        )
+        if pattern in self._unproven:
+            return _Scene(None, (), [])
+        chosen = tuple(blocks[place] for place in short.blocks)
+        return _Scene(chosen, short.runs, self._takes.setdefault(pattern, []), pattern)
+
+    def _record(
+        self, asked: Weighed, scene: _Scene, kind: _Kind, variables: tuple[int, ...]
+    ) -> Take:
+        """Draw, schedule and record once more, for these *variables* and all that go the same way."""
+        trace = Trace()
+        form = kind.form
+        caches, states = asked.caches, asked.states
+        full, window, tokens, outputs, slots = (trace.variable(i, value) for i, value in enumerate(variables))
+        if scene.blocks is not None:
+            shown = frozenset(scene.blocks)
+            caches = tuple(cache for cache in caches if cache.block in shown)
+            states = tuple(state for state in states if state.block in shown)
+        caches = tuple(cache._replace(cells=CELLS * (window if cache.window else full)) for cache in caches)
+        all_tokens = form.tokens * tokens * slots if form.tokens else tokens
+        batch = Batch(
+            tokens=all_tokens,
+            outputs={"tokens": all_tokens, "slots": slots}.get(form.outputs, outputs),
+            streams=1 if form.unified else slots,
+            flash_attn=kind.fused,
+            windowed=form.windowed,
+            pin_norms=kind.pins,
+            slots=slots if form.all_slots else 1,
+            rows=slots,
+            kept=kind.kept,
+            v_transposed=not kind.flash_attn,
+        )
+        setup = asked.layout.setup._replace(settings=asked.settings)
+        sketch, graph = setup.draw(batch, caches, states, scene.blocks)
+        parts = len(graph.nodes) + len(graph.leaves)
+        cuts = [_cuts(sketch, [(node, 0) for node in drawn], scene) for drawn in (graph.nodes, graph.leaves)]
+        nodes, leaves = setup.scheduler(graph, pipeline=asked.resolved.pipeline).ordered()
+        tapes = record(nodes, leaves, measure_of(setup.devices), _cuts(sketch, nodes, scene))
+        if tapes is None:
+            # equal blocks leave different marks: nothing may stand for anything here
+            self._unproven.add(scene.pattern)
+            scene.be_whole()
+            return self._record(asked, scene, kind, variables)
+        take = Take(
+            conditions=tuple(trace.conditions),
+            tapes=tuple((self._tapes.setdefault(_without_sizes(tape), len(self._tapes)), tape) for tape in tapes),
+            parts=parts,
+            repeated=tuple(
+                nodes_run[2] - nodes_run[1] + leaves_run[2] - leaves_run[1]
+                for nodes_run, leaves_run in zip(*cuts, strict=True)
+            ),
+        )
+        scene.takes.append(take)
+        return take
+
+
+def _token_form(tokens: int, slots: int) -> tuple[int, int]:
+    """How *tokens* are counted: (tokens a slot that the variable counts, the variable)."""
+    each, rest = divmod(tokens, slots)
+    if rest:
+        return 0, tokens
+    return (1, each) if each % _CHUNK else (_CHUNK, each // _CHUNK)
+
+
+def _type_key(name: str, *, exact: bool) -> str | int:
+    """Cache types that make the same graph, and the same sizes of what isn't the cache itself."""
+    kind = CACHE_TYPES[name]
+    return name if exact else 0 if kind.block_size > 1 else kind.block_bytes
+
+
+def _blocks_of(spec: ModelSpec, family: Family, asked: Weighed) -> Sequence[int] | None:
+    """The blocks of a drawing in which some may stand for others; None for other drawings."""
+    if family.drawing not in _ABRIDGED:
+        return None
+    if family.recurrent:
+        return range(trunk_length(spec))
+    return [cache.block for cache in asked.caches] or None
+
+
+def _what_is_kept(setup: Setup, cache: CacheLayer | None, state: StateLayer | None) -> Hashable:
+    """What a block keeps, apart from its length."""
+    kept: list[Hashable] = []
+    if cache:
+        kept += [setup.backends[cache.device], cache.window, cache.k_width, cache.v_width, cache.k_head]
+        kept += [cache.v_head, cache.shared, cache.index_width]
+    if state:
+        kept += [setup.backends[state.device], state.r_width, state.s_width]
+    return tuple(kept)
+
+
+def _by_number(spec: ModelSpec, family: Family, block: int) -> Hashable:
+    """What a block is by its number rather than by its tensors."""
+    deep = spec.metadata.get(f"{spec.architecture}.n_deepstack_layers", 0) if family.deep_inputs else 0
+    return (
+        spec.head_count[block],
+        spec.head_count_kv[block],
+        spec.feed_forward_length[block],
+        family.rope == "but_fourth" and block % 4 == 3,
+        isinstance(deep, int) and block < deep,
+    )
+
+
+def _cuts(sketch: Sketch, nodes: Sequence[tuple[Node, int]], scene: _Scene) -> list[tuple[int, int, int]]:
+    """Where among *nodes* the second, the third and the last copy of each run begin: with a block's first weight."""
+    if not scene.runs or scene.blocks is None:
+        return []
+    first: dict[int, int] = {}
+    for place, (node, _) in enumerate(nodes):
+        for src in node.srcs or (node,):
+            block = sketch.block_of.get(src)
+            if block is not None:
+                first.setdefault(block, place)
+    cuts = []
+    for run in scene.runs:
+        copies = (scene.blocks[run.first + copy * run.period] for copy in range(3))
+        second, third, last = (first[block] for block in copies)
+        cuts.append((second, third, last))
+    return cuts
+
+
+def _without_sizes(tape: Tape) -> tuple[object, ...]:
+    return tape.parts, len(tape.sizes)

@@ -1,0 +1,153 @@
+"""One model on the same devices, weighed over and over: what settings don't touch is worked out once.
+
+The solver asks for thousands of bills of one model. ``Scale.weigh`` gives what ``bill.weigh`` gives, but keeps the
+parts by what they depend on: where tensors lie (``-ngl``, ``-ts``, ``-ot`` and the like), how large caches are
+(context, slots, types), which graphs are reserved and their peaks (``replay``).
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import fields
+from operator import attrgetter
+from typing import NamedTuple
+
+from terazi.hardware.machine import Device
+from terazi.memory.bill import Bill
+from terazi.memory.companion import Companion
+from terazi.memory.llama_cpp.bill import weigh
+from terazi.memory.llama_cpp.bound import compute_bound_bytes
+from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.recurrent import StateLayer
+from terazi.memory.llama_cpp.replay import Layout, Replays, Weighed
+from terazi.memory.llama_cpp.resolve import Resolved, Shares, check_cache_types, resolve_figures, share_out
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.weights import Placement, WeightBuffer, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.workings import Direct
+from terazi.models.spec import ModelSpec
+
+#: Settings that move no tensor of the model. Every other one, also one that is new, makes a layout of its own.
+_MOVES_NOTHING = frozenset(
+    {
+        "n_ctx",
+        "n_parallel",
+        "kv_unified",
+        "n_batch",
+        "n_ubatch",
+        "flash_attn",
+        "type_k",
+        "type_v",
+        "swa_full",
+        "cache_ram_mib",
+        "ctx_checkpoints",
+        "embedding",
+        "fit",
+    }
+)
+_layout_key = attrgetter(*(f.name for f in fields(LlamaCppSettings) if f.name not in _MOVES_NOTHING))
+
+
+class _Place(NamedTuple):
+    """What one layout holds."""
+
+    shares: Shares
+    number: int
+
+
+class Scale:
+    """A model ready to be weighed many times.
+
+    Args:
+        spec, devices, isa: as for ``bill.weigh``.
+    """
+
+    def __init__(self, spec: ModelSpec, devices: tuple[Device, ...], isa: frozenset[str]) -> None:
+        self.spec, self.devices, self.isa = spec, devices, isa
+        self._family = family_of(spec)
+        self._direct = Direct(spec, self._family, devices, isa)
+        self._replays = Replays(spec, self._family) if self._family else None
+        self._types: set[tuple[str, str, str]] = set()
+        self._shares: dict[Hashable, tuple[int, Shares]] = {}
+        self._weights: dict[int, tuple[tuple[Placement, ...], tuple[WeightBuffer, ...]]] = {}
+        self._layouts: dict[int, Layout] = {}
+        self._caches: dict[Hashable, tuple[CacheLayer, ...]] = {}
+        self._states: dict[Hashable, tuple[StateLayer, ...] | None] = {}
+        self._at = 0
+        self._now_caches: tuple[CacheLayer, ...] = ()
+        self._now_states: tuple[StateLayer, ...] | None = None
+
+    def weigh(self, settings: LlamaCppSettings, companions: tuple[Companion, ...] = ()) -> Bill:
+        """As ``bill.weigh``.
+
+        Raises:
+            UsageError: for settings that llama.cpp itself refuses.
+        """
+        return weigh(self.spec, settings, self.devices, self.isa, companions, self)
+
+    def resolve(self, settings: LlamaCppSettings) -> Resolved:
+        """Defaults and clamps, for the layout of *settings*."""
+        types = (settings.type_k, settings.type_v, settings.flash_attn)
+        if types not in self._types:
+            check_cache_types(self.spec, settings)
+            self._types.add(types)
+        return resolve_figures(self.spec, settings, lambda: self._shared_out(settings))
+
+    def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
+        """The caches of all blocks."""
+        key = (
+            self._at,
+            resolved.n_ctx_seq,
+            resolved.n_stream,
+            resolved.n_seq_max,
+            resolved.n_ubatch,
+            settings.type_k,
+            settings.type_v,
+            resolved.flash_attn,
+            settings.swa_full,
+        )
+        found = self._caches.get(key)
+        if found is None:
+            found = self._caches[key] = self._direct.caches(settings, resolved)
+        self._now_caches = found
+        return found
+
+    def states(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...] | None:
+        """The states of all blocks that recur."""
+        key = (self._at, resolved.n_seq_max)
+        if key not in self._states:
+            self._states[key] = self._direct.states(settings, resolved)
+        self._now_states = self._states[key]
+        return self._now_states
+
+    def buffers(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[WeightBuffer, ...]:
+        """Where tensors lie, by buffer."""
+        return self._placed(settings, resolved)[1]
+
+    def compute_bytes(self, settings: LlamaCppSettings, resolved: Resolved) -> Mapping[str, int]:
+        """Compute buffers by device, after the caches and states."""
+        placements = self._placed(settings, resolved)[0]
+        if self._replays is None:
+            return compute_bound_bytes(self.spec, settings, resolved, self._now_caches, placements)
+        layout = self._layouts.get(self._at)
+        if layout is None:
+            layout = self._layouts[self._at] = self._replays.layout(settings, resolved, placements)
+        return self._replays.compute_bytes(
+            Weighed(layout, settings, resolved, self._now_caches, self._now_states or ())
+        )
+
+    def _shared_out(self, settings: LlamaCppSettings) -> Shares:
+        key = _layout_key(settings)
+        known = self._shares.get(key)
+        if known is None:
+            known = self._shares[key] = len(self._shares), share_out(self.spec, settings, self.devices)
+        self._at, shares = known
+        return shares
+
+    def _placed(
+        self, settings: LlamaCppSettings, resolved: Resolved
+    ) -> tuple[tuple[Placement, ...], tuple[WeightBuffer, ...]]:
+        known = self._weights.get(self._at)
+        if known is None:
+            placements = place_tensors(self.spec, settings, resolved, self.isa)
+            buffers = weight_buffers(placements, settings, resolved, self.isa)
+            known = self._weights[self._at] = placements, buffers
+        return known
