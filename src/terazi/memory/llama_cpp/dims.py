@@ -30,7 +30,7 @@ class Trace:
 
     def variable(self, index: int, value: int) -> "Dim":
         """The variable *index* (0, 1, ...), which is *value* (at least 1) this time."""
-        return _dim(value, {1 << (_EXPONENT_BITS * index): 1}, self)
+        return _dim(value, {monomial(index): 1}, self)
 
     def note(self, terms: Terms, asked: str, answer: bool) -> bool:
         """Note a decision and return it."""
@@ -110,15 +110,28 @@ class Dim(int):
         return -self + other
 
     def __mul__(self, other: int) -> int:
-        value = int.__mul__(self, other)
-        if not isinstance(other, Dim):
+        if type(other) is int:
             if other == 1:
                 return self
-            return _dim(value, {m: c * other for m, c in self.terms.items()}, self.trace) if other else 0
+            if not other:
+                return 0
+            made = int.__new__(Dim, int.__mul__(self, other))
+            made.trace = self.trace
+            mine = self.terms
+            if len(mine) == 1:
+                # by far the most: a product of dimensions
+                for monomial in mine:
+                    made.terms = {monomial: mine[monomial] * other}
+            else:
+                made.terms = {m: c * other for m, c in mine.items()}
+            return made
+        if not isinstance(other, Dim):
+            return NotImplemented
+        value = int.__mul__(self, other)
         terms: Terms = {}
-        for mine, factor in self.terms.items():
-            for theirs, coefficient in other.terms.items():
-                terms[mine + theirs] = terms.get(mine + theirs, 0) + factor * coefficient
+        for left, factor in self.terms.items():
+            for right, coefficient in other.terms.items():
+                terms[left + right] = terms.get(left + right, 0) + factor * coefficient
         return _made(value, terms, self.trace)
 
     __rmul__ = __mul__
@@ -165,7 +178,14 @@ class Dim(int):
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Dim):
             return self.terms == other.terms or _is_zero(self - other)
-        return isinstance(other, int) and _is_zero(self - other)
+        if not isinstance(other, int):
+            return False
+        if len(self.terms) == 1 and other <= 0:
+            # a product of dimensions: all are at least 1
+            ((_, coefficient),) = self.terms.items()
+            if coefficient > 0:
+                return False
+        return _is_zero(self - other)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
@@ -174,6 +194,11 @@ class Dim(int):
         return not _is_zero(self)
 
     __hash__ = int.__hash__
+
+
+def monomial(*variables: int) -> int:
+    """The product of *variables*, as terms name it."""
+    return sum(1 << (_EXPONENT_BITS * index) for index in variables)
 
 
 def terms_of(number: int) -> tuple[tuple[int, int], ...]:

@@ -24,7 +24,7 @@ from terazi.memory.llama_cpp.compute import (
     reservations,
     setup_of,
 )
-from terazi.memory.llama_cpp.dims import Condition, Trace, Values
+from terazi.memory.llama_cpp.dims import Condition, Trace, Values, monomial
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.kv import CacheLayer
@@ -33,7 +33,7 @@ from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.sketch import Batch, Sketch
-from terazi.memory.llama_cpp.tape import Tape, play, record, rounded
+from terazi.memory.llama_cpp.tape import Player, Tape, counts_outputs, record, rounded
 from terazi.memory.llama_cpp.weights import BufferKind, Placement
 from terazi.models.spec import ModelSpec
 
@@ -43,16 +43,22 @@ _ABRIDGED = frozenset({"decoder", "gemma4"})
 _CHUNK = 64
 
 
+#: The variables of a drawing: cells of the full cache and of the window cache in units, tokens a slot (in units),
+#: outputs, slots.
+_FULL, _WINDOW, _TOKENS, _OUTPUTS, _SLOTS = range(5)
+_COUNT_OUTPUTS = frozenset({monomial(_OUTPUTS), monomial(_SLOTS)})
+
+
 class Take(NamedTuple):
     """One recording: its tapes hold wherever its conditions do.
 
     Args:
-        tapes: one a buffer, each with a number of its own.
+        tapes: one a buffer, and who plays it: takes that differ only in sizes share one.
         parts: nodes and leaves as drawn; ``repeated`` are those of the third copy of each run.
     """
 
     conditions: tuple[Condition, ...]
-    tapes: tuple[tuple[int, Tape], ...]
+    tapes: tuple[tuple[Tape, Player], ...]
     parts: int
     repeated: tuple[int, ...]
 
@@ -101,10 +107,9 @@ class Layout:
             for block, placements in by_block.items()
             for placement in placements
         )
-        exact = self.mixed or (self.offloads and HOST in {p.device for p in setup.placements if p.tensor.block is not None})
-        self.exact_types = exact or not setup.settings.kv_offload
+        self.exact_types = self.mixed or not setup.settings.kv_offload
         self.weights = {
-            block: frozenset(self._where(placement, exact=exact) for placement in placements)
+            block: frozenset(self._where(placement, exact=self.offloads and placement.device == HOST) for placement in placements)
             for block, placements in by_block.items()
         }
 
@@ -167,8 +172,7 @@ class Replays:
         self._scenes: dict[Hashable, _Scene] = {}
         self._takes: dict[Hashable, list[Take]] = {}
         self._unproven: set[Hashable] = set()
-        self._peaks: dict[tuple[int, tuple[int, ...], tuple[int, ...]], int] = {}
-        self._tapes: dict[tuple[object, ...], int] = {}
+        self._players: dict[Hashable, Player] = {}
         self._fused: dict[Hashable, bool] = {}
         self._layouts = 0
 
@@ -242,18 +246,10 @@ class Replays:
             take = next((take for take in scene.takes if values.meet(take.conditions)), None)
             if take is None:
                 take = self._record(asked, scene, kind, variables)
-            peaks = [self._play(number, tape, values, scene.repeats) for number, tape in take.tapes]
+            peaks = [player.peak(rounded(tape, values), scene.repeats) for tape, player in take.tapes]
             more = sum(n * (repeats - 1) for n, repeats in zip(take.repeated, scene.repeats, strict=True))
             known = scene.peaks[variables] = peaks, take.parts + more
         return known
-
-    def _play(self, number: int, tape: Tape, values: Values, repeats: tuple[int, ...]) -> int:
-        sizes = rounded(tape, values)
-        key = (number, sizes, repeats)
-        peak = self._peaks.get(key)
-        if peak is None:
-            peak = self._peaks[key] = play(tape, sizes, repeats)
-        return peak
 
     def _scene(self, asked: Weighed, kind: _Kind) -> _Scene:
         """What to draw for *kind* in this layout, with the recordings that others have made of the same."""
@@ -328,7 +324,7 @@ class Replays:
             return self._record(asked, scene, kind, variables)
         take = Take(
             conditions=tuple(trace.conditions),
-            tapes=tuple((self._tapes.setdefault(_without_sizes(tape), len(self._tapes)), tape) for tape in tapes),
+            tapes=tuple((tape, self._player(tape)) for tape in tapes),
             parts=parts,
             repeated=tuple(
                 nodes_run[2] - nodes_run[1] + leaves_run[2] - leaves_run[1]
@@ -337,6 +333,14 @@ class Replays:
         )
         scene.takes.append(take)
         return take
+
+
+    def _player(self, tape: Tape) -> Player:
+        key = (tape.parts, tuple(counts_outputs(size, _COUNT_OUTPUTS) for size, _ in tape.sizes))
+        player = self._players.get(key)
+        if player is None:
+            player = self._players[key] = Player(tape, _COUNT_OUTPUTS)
+        return player
 
 
 def _token_form(tokens: int, slots: int) -> tuple[int, int]:
@@ -401,7 +405,3 @@ def _cuts(sketch: Sketch, nodes: Sequence[tuple[Node, int]], scene: _Scene) -> l
         second, third, last = (first[block] for block in copies)
         cuts.append((second, third, last))
     return cuts
-
-
-def _without_sizes(tape: Tape) -> tuple[object, ...]:
-    return tape.parts, len(tape.sizes)

@@ -10,6 +10,7 @@ copy, all further copies go round in the same circle: its peak is known, and so 
 """
 
 from collections.abc import Callable, Sequence
+from math import gcd
 from typing import NamedTuple, TypeAlias
 
 from terazi.memory.llama_cpp.allocator import Allocator, Arena
@@ -22,6 +23,10 @@ Size: TypeAlias = tuple[tuple[tuple[int, int], ...], int]
 #: (what, tensor, size): 0 takes, 1 gives back; 2 gives back what is left of a third entry's size.
 Event: TypeAlias = tuple[int, int, int, int]
 _TAKE, _GIVE, _TRIM = 0, 1, 2
+#: Longer than the open end of any buffer.
+_BEYOND = 1 << 124
+#: Bytes; a row of an output is at least as wide.
+_ROW = 256
 
 
 class Part(NamedTuple):
@@ -170,22 +175,81 @@ def _carried(
     return tuple(inherited.items())
 
 
-def play(tape: Tape, sizes: Sequence[int], repeats: Sequence[int]) -> int:
-    """The peak of a buffer in bytes.
+class Player:
+    """Plays one tape, and keeps how far settings that differ only in their outputs have come together.
 
     Args:
         tape: as recorded.
-        sizes: of ``tape.sizes``, rounded.
-        repeats: how often the third copy of each run goes.
+        outputs: the monomials that count outputs.
     """
-    arena = Arena()
-    address = [0] * tape.tensors
-    for part in tape.parts:
-        if part.run is None:
-            _perform(part.events, arena, address, sizes)
-        elif part.events:
-            _circle(part, arena, address, sizes, repeats[part.run])
-    return arena.peak
+
+    def __init__(self, tape: Tape, outputs: frozenset[int]) -> None:
+        self._tape = tape
+        self._head, self._tail = _parted(tape, outputs)
+        used = [event[2] for part in self._head for event in part.events]
+        #: sizes are numbered in the order of their first use
+        self._head_sizes = 1 + max(used, default=-1)
+        self._heads: dict[tuple[tuple[int, ...], tuple[int, ...]], _State] = {}
+
+    def peak(self, sizes: tuple[int, ...], repeats: tuple[int, ...]) -> int:
+        """The peak of a buffer in bytes.
+
+        Args:
+            sizes: of ``tape.sizes``, rounded.
+            repeats: how often the third copy of each run goes.
+        """
+        state, unit = self._after_head(sizes[: self._head_sizes], repeats)
+        peak = state.peak * unit
+        tail = self._tail
+        grown = sum(sizes[size] for what, _, size, _ in tail if what == _TAKE)
+        if state.blocks[-1][0] * unit + grown <= peak:
+            return peak  # no way to place what is left could reach so far
+        arena = Arena()
+        arena.blocks = [[address * unit, length * unit] for address, length in state.blocks]
+        arena.peak = peak
+        _perform(tail, arena, [place * unit for place in state.address], sizes)
+        return arena.peak
+
+    def _after_head(self, sizes: tuple[int, ...], repeats: tuple[int, ...]) -> "tuple[_State, int]":
+        """How a buffer looks where the tail begins, in units of so many bytes.
+
+        The allocator only compares and adds, so sizes that are all some times as large give addresses that are.
+        """
+        unit = gcd(*sizes) or 1
+        sizes = tuple(size // unit for size in sizes)
+        state = self._heads.get((sizes, repeats))
+        if state is None:
+            arena = Arena()
+            address = [0] * self._tape.tensors
+            for part in self._head:
+                if part.run is None:
+                    _perform(part.events, arena, address, sizes)
+                elif part.events:
+                    _circle(part, arena, address, sizes, repeats[part.run])
+            state = self._heads[sizes, repeats] = _State(arena.blocks, address, arena.peak)
+        return state, unit
+
+
+class _State(NamedTuple):
+    """A buffer on its way: free blocks, the place of every tensor, the peak so far."""
+
+    blocks: list[list[int]]
+    address: list[int]
+    peak: int
+
+
+def _parted(tape: Tape, outputs: frozenset[int]) -> tuple[tuple[Part, ...], tuple[Event, ...]]:
+    """What comes before the first tensor that is as long as there are outputs, and what comes from there on."""
+    last = tape.parts[-1]
+    for place, (what, _, size, _) in enumerate(last.events):
+        if what == _TAKE and counts_outputs(tape.sizes[size][0], outputs):
+            return (*tape.parts[:-1], Part(last.events[:place])), last.events[place:]
+    return tape.parts, ()
+
+
+def counts_outputs(terms: tuple[tuple[int, int], ...], outputs: frozenset[int]) -> bool:
+    """Rows of some width, one an output: no inputs of single numbers, and nothing that is as long as the batch."""
+    return all(coefficient >= _ROW and monomial in outputs for monomial, coefficient in terms)
 
 
 def _circle(part: Part, arena: Arena, address: list[int], sizes: Sequence[int], repeats: int) -> None:
@@ -206,14 +270,50 @@ def _circle(part: Part, arena: Arena, address: list[int], sizes: Sequence[int], 
 
 
 def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: Sequence[int]) -> None:
-    take, release = arena.take, arena.release
-    for what, tensor, size, owned in events:
+    """``Arena.take`` and ``Arena.release`` for one event after the other, written out: this is where time goes."""
+    blocks, peak = arena.blocks, arena.peak
+    for what, tensor, index, owned in events:
+        size = sizes[index]
         if what == _TAKE:
-            address[tensor] = take(sizes[size])
-        elif what == _GIVE:
-            release(address[tensor], sizes[size])
-        elif sizes[owned] > sizes[size]:
-            release(address[tensor] + sizes[size], sizes[owned] - sizes[size])
+            best_size = _BEYOND
+            for block in blocks:
+                # the open end is longer than all others and comes last, so it is the last resort
+                if size <= block[1] <= best_size:
+                    best = block
+                    best_size = block[1]
+            at = address[tensor] = best[0]
+            best[0] = end = at + size
+            best[1] = best_size - size
+            if best_size == size:
+                blocks.remove(best)
+            if end > peak:
+                peak = end
+            continue
+        at = address[tensor]
+        if what == _TRIM:
+            at, size = at + size, sizes[owned] - size
+            if size <= 0:
+                continue
+        end = at + size
+        place = 0
+        for block in blocks:
+            start = block[0]
+            if start + block[1] == at:
+                block[1] += size
+                place += 1
+                if place < len(blocks) and end == blocks[place][0]:
+                    block[1] += blocks.pop(place)[1]
+                break
+            if end == start:
+                # nothing ends where this begins, or it would have been met before
+                block[0] = at
+                block[1] += size
+                break
+            if start > at:
+                blocks.insert(place, [at, size])
+                break
+            place += 1
+    arena.peak = peak
 
 
 def rounded(tape: Tape, values: Values) -> tuple[int, ...]:
