@@ -40,6 +40,10 @@ def render_weighing(weighing: Weighing) -> str:
         render_map(weighing.shares),
         render_bill(outcome.bill, [s.id for s in weighing.shares]),
     ]
+    if weighing.verification is not None:
+        from terazi.cli.render_verification import render_verification
+
+        parts.append(render_verification(weighing.verification))
     if weighing.forecast is not None:
         parts.append(render_forecast(weighing.forecast))
     if isinstance(outcome, Refusal):
@@ -96,6 +100,7 @@ def render_map(shares: Sequence[DeviceShare]) -> str:
         lines.append(f"  {share.id:<{width}} |{bar:<{BAR_WIDTH}}| {_caption(share)}")
         scale = " (bar to its own scale)" if apart else ""
         lines.append(f"  {'':<{width}}  {one_line(share.name)}, {_layers(share)}{scale}")
+        lines += [f"  {'':<{width}}  {text}" for text in _memory(share)]
     used = [f"{glyph} {name}" for glyph, name, field in TERMS if any(getattr(s, field) for s in shares)]
     if any(s.total_bytes > s.capacity_bytes for s in shares):
         used.append(f"{OVER} missing")
@@ -128,12 +133,38 @@ def _layers(share: DeviceShare) -> str:
     return f"layer {first}" if first == last else f"layers {first}–{last}"
 
 
+def _memory(share: DeviceShare) -> list[str]:
+    """What kind of memory it is, where kinds differ, and the peak where it is above what stays."""
+    kinds = [
+        f"{format_bytes(size)} {name}"
+        for size, name in (
+            (share.anonymous_bytes, "anonymous"),
+            (share.pinned_bytes, "pinned"),
+            (share.page_cache_bytes, "file pages read at every token"),
+        )
+        if size
+    ]
+    said = []
+    if kinds:
+        besides = f" ({format_bytes(share.process_bytes)} of it the program itself)" if share.process_bytes else ""
+        said.append(f"{', '.join(kinds)}{besides}")
+    if share.loading_bytes:
+        said.append(f"{format_bytes(share.peak_bytes)} at the peak while loading")
+    return said
+
+
 def render_bill(bill: Bill, devices: Sequence[str]) -> str:
     """The lines in the order of *devices*, their formula and basis, and what may come on top later."""
     lines = [f"bill ({bill.engine} {bill.build})"]
     order = {device: i for i, device in enumerate(devices)}
     lines += _rows(sorted(bill.lines, key=lambda line: order.get(line.device, len(order))))
     lines.append(f"  {'total':<39} {format_bytes(bill.total_bytes):>12}")
+    if bill.process:
+        lines.append("  besides its buffers, the program itself:")
+        lines += _rows(bill.process)
+    if bill.loading:
+        lines.append("  only while loading, before caches and compute buffers are made:")
+        lines += _rows(bill.loading)
     if bill.page_cache:
         lines.append("  besides, file pages that the kernel drops when it needs the room:")
         lines += _rows(bill.page_cache)

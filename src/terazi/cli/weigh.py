@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 
 from terazi.cli import options
+from terazi.cli.terminal import tell
 from terazi.errors import TeraziError, UsageError
 from terazi.placement.plan import Refusal
 from terazi.service.weigh import find_machine, split_command_line, weigh_command, weigh_model
@@ -23,6 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--commands", metavar="FILE", help="one engine command a line in (- is stdin), one JSON document a line out"
     )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="ask the engine too: a sparse twin of the model is loaded on stand-in devices of this host, and each "
+        "figure is compared (exit code 4 if one differs)",
+    )
     options.add_price(parser)
     options.add_workload(parser)
     options.add_settings(parser)
@@ -30,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Exit code 0 if it fits, 3 if it is refused."""
+    """Exit code 0 if it fits, 3 if it is refused, 4 if the engine was to be asked and doesn't agree or answer."""
     # A weighing holds nothing that must be closed by a finaliser. Taken out of the collector's sight, its objects
     # aren't walked through once more on the way out, which is an eighth of the whole run.
     atexit.register(gc.freeze)
@@ -40,6 +47,11 @@ def run(args: argparse.Namespace) -> int:
             hint="e.g. terazi weigh demo, or: terazi weigh -- llama-server -m model.gguf -c 8192",
         )
     if args.commands is not None:
+        if args.verify:
+            raise UsageError(
+                "--verify takes one thing to weigh, not a file of commands",
+                hint="give the command itself: terazi weigh --verify -- llama-server -m model.gguf",
+            )
         return _weigh_file(args)
     if args.tail is not None:
         _refuse_pins(args)
@@ -55,6 +67,10 @@ def run(args: argparse.Namespace) -> int:
             options.pins(args),
             price_per_kwh=args.price_per_kwh,
         )
+    if args.verify:
+        from terazi.service.verify_bill import verify
+
+        weighing = verify(weighing, lambda step: tell([f"verifying: {step}"]))
     if args.json:
         from terazi.service.document import document_text
 
@@ -128,4 +144,6 @@ def _refuse_pins(args: argparse.Namespace) -> None:
 
 
 def _code(weighing: Weighing) -> int:
+    if weighing.verification is not None and not weighing.verification.agreed:
+        return 4
     return 3 if isinstance(weighing.outcome, Refusal) else 0

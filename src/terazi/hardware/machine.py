@@ -41,7 +41,8 @@ class Host:
 
     ``ram_total_bytes`` is what the kernel has; ``memory_limit_bytes`` is the tightest cgroup limit on this
     process, if any, and ``memory_limit_used_bytes`` what that cgroup already holds.
-    ``cores`` is what this process may use, after affinity and cgroup quota.
+    ``cores`` is what this process may use, after affinity and cgroup quota. ``memlock_limit_bytes`` is how much of
+    its memory this process may lock; None is no limit, or unknown.
     """
 
     cpu_name: str | None
@@ -54,6 +55,7 @@ class Host:
     memory_limit_used_bytes: int | None = None
     swap_total_bytes: int = 0
     swap_used_bytes: int = 0
+    memlock_limit_bytes: int | None = None
     ram_bandwidth: Figure = Figure(value=None, basis=Basis.ASSUMED, note="not measured")
     flops: Figure = Figure(value=None, basis=Basis.ASSUMED, note="not measured")
     numa: tuple[NumaNode, ...] = ()

@@ -81,6 +81,10 @@ def _cpu_name(fields: dict[str, str]) -> str | None:
     return fields.get("Model") or fields.get("Hardware")
 
 
+#: Bit of ``CapEff``.
+_CAP_IPC_LOCK = 14
+
+
 def parse_meminfo(text: str) -> MemInfo | None:
     """Read /proc/meminfo; ``None`` if it doesn't even hold the total."""
     kib: dict[str, int] = {}
@@ -125,4 +129,20 @@ def parse_node_meminfo(text: str) -> int | None:
         if "MemTotal:" in words[:-1]:
             value = words[words.index("MemTotal:") + 1]
             return int(value) * 1024 if value.isdecimal() else None
+    return None
+
+
+def parse_memlock_limit(limits: str, status: str) -> int | None:
+    """How many bytes this process may lock, from /proc/self/limits and /proc/self/status; ``None`` is no limit.
+
+    With the capability CAP_IPC_LOCK (capabilities(7), bit 14) the limit doesn't count.
+    """
+    for line in status.splitlines():
+        key, _, value = line.partition(":")
+        if key == "CapEff" and int(value.strip() or "0", 16) >> _CAP_IPC_LOCK & 1:
+            return None
+    for line in limits.splitlines():
+        if line.startswith("Max locked memory"):
+            soft = line.removeprefix("Max locked memory").split()[0]
+            return int(soft) if soft.isdecimal() else None
     return None

@@ -173,6 +173,7 @@ def _read_host(r: _Reader) -> Host:
         memory_limit_used_bytes=r.whole_or_none("memory_limit_used_bytes"),
         swap_total_bytes=r.whole("swap_total_bytes"),
         swap_used_bytes=r.whole("swap_used_bytes"),
+        memlock_limit_bytes=r.whole_or_none("memlock_limit_bytes"),
         ram_bandwidth=r.figure("ram_bandwidth"),
         flops=r.figure("flops"),
         numa=r.nouns("numa", _read_numa),

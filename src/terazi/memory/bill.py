@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Term(StrEnum):
@@ -22,6 +23,7 @@ class LineBasis(StrEnum):
     MODELLED = "modelled"  # a model of the engine's allocator, within a stated error
     UPPER_BOUND = "upper-bound"  # this family's rules aren't known; it can't be more
     CATALOGUE = "catalogue"  # a figure published for this card or driver
+    SEEN = "seen in this build"  # read off running programs of this build, on another machine perhaps
     MEASURED = "measured by the engine"  # the engine was asked, and said this figure
 
 
@@ -33,6 +35,9 @@ class Memory(StrEnum):
     PAGE_CACHE = "page cache"  # pages of a mapped file, which the kernel may drop and read again
     PINNED = "pinned"  # host memory locked for transfers, or by mlock
 
+
+#: Formulas of growth that a setting can cut, so that a plan need not have room for all of it.
+ELASTIC = frozenset({"prompt-cache", "context-checkpoints"})
 
 #: The id of host memory in a bill.
 HOST = "Host"
@@ -56,6 +61,20 @@ class BillLine:
     memory: Memory
     note: str = ""
     part: str = ""
+
+
+class Held(NamedTuple):
+    """Bytes by the kind of memory, of one device or of the host."""
+
+    device_bytes: int
+    anonymous_bytes: int
+    page_cache_bytes: int
+    pinned_bytes: int
+
+    @property
+    def unswappable_bytes(self) -> int:
+        """What the kernel can't take back without swapping: it must fit the RAM, whatever else does."""
+        return self.anonymous_bytes + self.pinned_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +101,13 @@ class Bill:
     ``page_cache`` lines are file pages that a mapping spans although nobody reads them after loading (weights that
     were repacked or sent to a card): the kernel drops them as soon as it needs the room, so they are no part of
     ``total_bytes``. The engine's log counts them into its mapped buffer.
-    ``loading`` lines are held only while the engine loads (staging buffers, a profile run): with them,
-    ``peak_bytes`` is what must be free at that moment.
-    ``growth`` lines (host prompt cache, context checkpoints) are ceilings that an engine reaches only
-    under use; they are no part of ``total_bytes`` but a plan leaves room for them.
+    ``loading`` lines are held only while the engine loads (staging buffers, a profile run), beside the weights and
+    before caches and compute buffers are made; ``peak_bytes`` is what must be free at the worst moment.
+    ``process`` lines are what the program itself takes beside the buffers that its log adds up to (code, heap,
+    stacks). They are held all the time, but they are no part of ``total_bytes``, which is the engine's own number.
+    ``growth`` lines (host prompt cache, context checkpoints, work buffers) are ceilings that an engine reaches only
+    under use; they are no part of ``total_bytes`` but a plan leaves room for them. Those of ``ELASTIC`` can be cut
+    by a setting; the others come for certain with the first large request.
     ``exact`` is False as soon as a line is an upper bound; ``reasons`` then say why.
     """
 
@@ -94,6 +116,7 @@ class Bill:
     lines: tuple[BillLine, ...]
     page_cache: tuple[BillLine, ...] = ()
     loading: tuple[BillLine, ...] = ()
+    process: tuple[BillLine, ...] = ()
     growth: tuple[BillLine, ...] = ()
     exact: bool = True
     reasons: tuple[str, ...] = ()
@@ -104,9 +127,32 @@ class Bill:
         """Sum of the lines."""
         return sum(line.bytes for line in self.lines)
 
+    def process_bytes(self, device: str) -> int:
+        """What the program itself takes on *device*."""
+        return sum(line.bytes for line in self.process if line.device == device)
+
     def peak_bytes(self, device: str) -> int:
-        """The most that *device* holds until the engine is ready: its lines and what is held only while loading."""
-        return sum(line.bytes for line in (*self.lines, *self.loading) if line.device == device)
+        """The most that *device* holds until the engine is ready, the program itself included.
+
+        Either all the lines, or the weights and the overhead together with what is held only while loading.
+        """
+        there = self.on(device)
+        staged = sum(line.bytes for line in self.loading if line.device == device)
+        loading = there.weights_bytes + there.overhead_bytes + staged
+        return max(there.total_bytes, loading if staged else 0) + self.process_bytes(device)
+
+    def needed_bytes(self, device: str) -> int:
+        """What must be free on *device*: the peak while loading, or what is held once the first requests came."""
+        sure = sum(line.bytes for line in self.growth if line.device == device and line.formula not in ELASTIC)
+        return max(self.peak_bytes(device), self.on(device).total_bytes + self.process_bytes(device) + sure)
+
+    def held(self, device: str) -> Held:
+        """The lines of *device* and its process lines, summed by the kind of memory."""
+        sums = dict.fromkeys(Memory, 0)
+        for line in (*self.lines, *self.process):
+            if line.device == device:
+                sums[line.memory] += line.bytes
+        return Held(sums[Memory.DEVICE], sums[Memory.ANONYMOUS], sums[Memory.PAGE_CACHE], sums[Memory.PINNED])
 
     def devices(self) -> tuple[str, ...]:
         """Device ids in order of first mention."""

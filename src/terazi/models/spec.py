@@ -24,7 +24,7 @@ MetadataValue: TypeAlias = Scalar | tuple[Scalar, ...] | ArrayInfo
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One tensor. ``shape`` is in ggml order (``ne``: the contiguous dimension first).
+    """One tensor. In a GGUF model ``shape`` is in ggml order (``ne``: the contiguous dimension first).
 
     ``dtype`` is ggml's name (``f32``, ``q4_K``; see ``models.ggml_types``). ``n_bytes`` is the payload, without the
     padding between tensors. ``offset`` counts from the file's ``data_offset``. ``block`` is N of ``blk.N.…``, else
@@ -90,6 +90,7 @@ class ModelSpec:
     chat_template: bool = False
     metadata: Mapping[str, MetadataValue] = field(default_factory=dict)
     origin: str = ""
+    reasons: tuple[str, ...] = ()
     schema: str = "terazi.model/1"
 
     @property

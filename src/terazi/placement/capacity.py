@@ -38,7 +38,7 @@ class Capacity(NamedTuple):
 
     def left_for_host(self, bill: Bill) -> int:
         """The host's budget once unified devices have taken their part of *bill*."""
-        return max(0, self.host_bytes - sum(bill.on(name).total_bytes for name in self.shared))
+        return max(0, self.host_bytes - sum(bill.needed_bytes(name) for name in self.shared))
 
     def of(self, device: str, bill: Bill) -> int:
         """What *device* (or the host) may hold under *bill*."""

@@ -14,7 +14,7 @@ from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import capacity_of
 from terazi.placement.explain import explain_layout
 from terazi.placement.identity import plan_id
-from terazi.placement.judge import growth_reason, judge
+from terazi.placement.judge import growth_reason, judge, memlock_reason
 from terazi.placement.plan import Plan, Refusal
 
 #: What an alternative to a command line may change; everything else that differs from the default stays pinned.
@@ -38,7 +38,7 @@ def follow(
     capacity = capacity_of(machine)
     judged = judge(spec, machine, settings, capacity, companions)
     if not judged.shortfall:
-        warning = growth_reason(judged)
+        warnings = [w for w in (growth_reason(judged), memlock_reason(judged, machine)) if w]
         return Plan(
             id=plan_id(spec, machine, settings, companions),
             engine=judged.bill.engine,
@@ -47,7 +47,7 @@ def follow(
             verdict=judged.verdict,
             devices=judged.shares,
             bill=judged.bill,
-            reasons=(*explain_layout(machine, judged), *([warning] if warning else []), *judged.bill.reasons),
+            reasons=(*explain_layout(machine, judged), *warnings, *judged.bill.reasons),
         )
     # a command line that fits spares these imports
     from terazi.placement.refuse import refuse

@@ -7,7 +7,7 @@ nothing else decides whether something fits.
 from typing import NamedTuple
 
 from terazi.hardware.machine import Machine
-from terazi.memory.bill import HOST, Bill, Term
+from terazi.memory.bill import HOST, Bill, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
@@ -16,7 +16,7 @@ from terazi.memory.llama_cpp.weights import place_tensors
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.plan import DeviceShare, Shortfall, Verdict
-from terazi.units import MIB
+from terazi.units import MIB, format_bytes
 
 
 class Judged(NamedTuple):
@@ -66,11 +66,7 @@ def judge(
         _share(device, names.get(device, machine.host.cpu_name or "CPU and RAM"), bill, resolved, capacity)
         for device in (*names, *strangers, HOST)
     )
-    shortfall = tuple(
-        Shortfall(device=s.id, needed_bytes=s.total_bytes, capacity_bytes=s.capacity_bytes)
-        for s in shares
-        if s.total_bytes > s.capacity_bytes
-    )
+    shortfall = tuple(lack for s in shares if (lack := _shortfall(s, bill)) is not None)
     if shortfall:
         verdict = Verdict.REFUSED
     elif machine.devices and _stays_in_ram(spec, machine, settings, resolved, bill):
@@ -84,17 +80,55 @@ def judge(
 
 def growth_reason(judged: Judged) -> str | None:
     """A warning when what may grow later has no room, or None."""
-    growth, room = judged.growth_bytes, judged.host.headroom_bytes
+    growth, room = judged.growth_bytes, judged.host.room_bytes
     if growth <= max(0, room):
         return None
     return (
-        f"Prompt cache and checkpoints may grow to {growth // MIB} MiB of RAM,"
+        f"Prompt cache, checkpoints and work buffers may grow to {growth // MIB} MiB of RAM,"
         f" but {max(0, room) // MIB} MiB are left: lower --cache-ram."
     )
 
 
+def memlock_reason(judged: Judged, machine: Machine) -> str | None:
+    """A warning when the memory that ``--load-mode mlock`` is to lock is more than this process may lock, or None.
+
+    The engine then says so and goes on without (``llama_mlock::impl::raw_lock``, b11434).
+    """
+    limit = machine.host.memlock_limit_bytes
+    pinned = sum(
+        line.bytes for line in judged.bill.lines if line.memory is Memory.PINNED and line.term is Term.WEIGHTS
+    )
+    if limit is None or not judged.settings.mlock or pinned <= limit:
+        return None
+    return (
+        f"The weights won't be locked: {format_bytes(pinned)} are to be, and this process may lock"
+        f" {format_bytes(limit)} (ulimit -l). They may then be swapped or dropped like other memory."
+    )
+
+
+def _shortfall(share: DeviceShare, bill: Bill) -> Shortfall | None:
+    """Whether *share* fits: all that it holds at the worst moment, and what it is sure to take under use.
+
+    On the host that is memory which only swap could take, and file pages beside it that are read at every token.
+    """
+    needed = bill.needed_bytes(share.id)
+    if needed <= share.capacity_bytes:
+        return None
+    why = ""
+    if share.id == HOST and share.page_cache_bytes:
+        hard = needed - share.page_cache_bytes
+        if hard > share.capacity_bytes:
+            why = f"{format_bytes(hard)} of it can't be dropped by the kernel"
+        else:
+            why = f"{format_bytes(share.page_cache_bytes)} of it are file pages that are read at every token"
+    elif share.total_bytes <= share.capacity_bytes:
+        why = "at its peak"
+    return Shortfall(device=share.id, needed_bytes=needed, capacity_bytes=share.capacity_bytes, why=why)
+
+
 def _share(device: str, name: str, bill: Bill, resolved: Resolved, capacity: Capacity) -> DeviceShare:
-    held = bill.on(device)
+    held, kinds = bill.on(device), bill.held(device)
+    process = bill.process_bytes(device)
     indices = [i for i, owner in enumerate(resolved.layer_devices) if owner == device]
     limit = capacity.of(device, bill)
     return DeviceShare(
@@ -109,6 +143,11 @@ def _share(device: str, name: str, bill: Bill, resolved: Resolved, capacity: Cap
         total_bytes=held.total_bytes,
         capacity_bytes=limit,
         headroom_bytes=limit - held.total_bytes,
+        process_bytes=process,
+        loading_bytes=bill.peak_bytes(device) - held.total_bytes - process,
+        anonymous_bytes=kinds.anonymous_bytes,
+        page_cache_bytes=kinds.page_cache_bytes,
+        pinned_bytes=kinds.pinned_bytes,
     )
 
 

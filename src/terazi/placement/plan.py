@@ -20,7 +20,10 @@ class Verdict(StrEnum):
 class DeviceShare:
     """What one device holds. ``layers`` is the inclusive range (first, last); index ``block_count`` is the output.
 
-    ``capacity_bytes`` is what the plan may use there: free memory less the reserve for others.
+    ``capacity_bytes`` is what the plan may use there (free memory less the reserve for others),
+    ``headroom_bytes`` what the bill's lines leave of it. ``process_bytes`` is what the program itself takes
+    besides, ``loading_bytes`` what is missing from both to the peak while loading. The last three say what kind of
+    memory lines and process hold on the host, or in a mapped device buffer; an accelerator's own is none of them.
     """
 
     id: str
@@ -34,6 +37,21 @@ class DeviceShare:
     total_bytes: int
     capacity_bytes: int
     headroom_bytes: int
+    process_bytes: int = 0
+    loading_bytes: int = 0
+    anonymous_bytes: int = 0
+    page_cache_bytes: int = 0
+    pinned_bytes: int = 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that is held there until the engine is ready."""
+        return self.total_bytes + self.process_bytes + self.loading_bytes
+
+    @property
+    def room_bytes(self) -> int:
+        """What is left for growth once the engine is ready; negative if it doesn't fit."""
+        return self.headroom_bytes - self.process_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +71,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall:
-    """How much is missing on one device."""
+    """How much is missing on one device. ``why`` says what needs it, where that isn't simply all of it."""
 
     device: str
     needed_bytes: int
     capacity_bytes: int
+    why: str = ""
 
     @property
     def missing_bytes(self) -> int:

@@ -38,7 +38,7 @@ def refuse(
             break
     missing = ", ".join(
         f"{s.device} lacks {format_bytes(s.missing_bytes)} ({format_bytes(s.needed_bytes)} needed,"
-        f" {format_bytes(s.capacity_bytes)} usable)"
+        f" {format_bytes(s.capacity_bytes)} usable{'; ' + s.why if s.why else ''})"
         for s in closest.shortfall
     )
     reason = f"It doesn't fit: {missing}."
@@ -176,7 +176,7 @@ def _what_would_do(search: Search, settings: LlamaCppSettings) -> str:
     budget = search.capacity.host_bytes + sum(
         size for name, size in search.capacity.device_bytes.items() if name not in search.capacity.shared
     )
-    besides = closest.bill.total_bytes - sum(s.weights_bytes for s in closest.shares)
+    besides = sum(closest.bill.needed_bytes(s.id) - s.weights_bytes for s in closest.shares)
     for_weights = max(0, budget - besides)
     said = f"Even the smallest settings need {missing}, so add {format_bytes(closest.missing_bytes)}"
     if not spec.parameter_count or not for_weights:

@@ -16,7 +16,7 @@ from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import capacity_of
 from terazi.placement.explain import explain_layout
 from terazi.placement.identity import plan_id
-from terazi.placement.judge import Judged, growth_reason
+from terazi.placement.judge import Judged, growth_reason, memlock_reason
 from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.search import Found, Search, largest
 from terazi.units import MIB, format_bytes, pad
@@ -228,7 +228,7 @@ def _slots_reason(settings: LlamaCppSettings, judged: Judged) -> list[str]:
 
 def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
     """Set the prompt cache and the checkpoints to what RAM leaves, unless they are pinned."""
-    settings, room = judged.settings, max(0, judged.host.headroom_bytes)
+    settings, room = judged.settings, max(0, judged.host.capacity_bytes - judged.bill.needed_bytes(HOST))
     checkpoints = sum(
         line.bytes for line in judged.bill.growth if line.device == HOST and line.formula == "context-checkpoints"
     )
@@ -250,5 +250,4 @@ def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
         said.append(f"Prompt cache up to {cache} MiB of RAM: {limit}.")
     if settings != judged.settings:
         judged = judged._replace(settings=settings, bill=_regrown(judged.bill, settings))
-    warning = growth_reason(judged)
-    return judged, [*said, warning] if warning else said
+    return judged, [*said, *(w for w in (growth_reason(judged), memlock_reason(judged, search.machine)) if w)]

@@ -195,9 +195,9 @@ def _trial(
     left = []
     for device, count in zip(devices, counts, strict=True):
         prefix = _prefix(twin, device, settings)
-        left.append(bill.on(device.id).total_bytes - prefix[at + count] + prefix[at] - _context_bytes(device))
+        left.append(bill.needed_bytes(device.id) - prefix[at + count] + prefix[at] - _context_bytes(device))
         at += count
-    host = bill.on(HOST).total_bytes - _host_prefix(twin, machine, settings)[start]
+    host = bill.needed_bytes(HOST) - _host_prefix(twin, machine, settings)[start]
     return left, host
 
 

@@ -42,13 +42,24 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "reasons": list(outcome.bill.reasons),
             "lines": [dataclasses.asdict(line) for line in outcome.bill.lines],
             "page_cache": [dataclasses.asdict(line) for line in outcome.bill.page_cache],
+            "loading": [dataclasses.asdict(line) for line in outcome.bill.loading],
+            "process": [dataclasses.asdict(line) for line in outcome.bill.process],
             "growth": [dataclasses.asdict(line) for line in outcome.bill.growth],
             "total_bytes": outcome.bill.total_bytes,
         },
         "forecast": None if weighing.forecast is None else dataclasses.asdict(weighing.forecast),
         "refusal": _refusal(outcome) if isinstance(outcome, Refusal) else None,
         "notes": list(weighing.notes),
+        "verification": _verification(weighing),
     }
+
+
+def _verification(weighing: Weighing) -> dict[str, object] | None:
+    if weighing.verification is None:
+        return None
+    from terazi.service.verification import to_json
+
+    return to_json(weighing.verification)
 
 
 def document_text(weighing: Weighing) -> str:
@@ -76,6 +87,7 @@ def _plain(value: object) -> object:
 def _share(share: DeviceShare) -> dict[str, Any]:
     row = dataclasses.asdict(share)
     row["layers"] = None if share.layers is None else list(share.layers)
+    row["peak_bytes"] = share.peak_bytes
     return row
 
 
@@ -105,6 +117,7 @@ def _refusal(refusal: Refusal) -> dict[str, Any]:
                 "needed_bytes": s.needed_bytes,
                 "capacity_bytes": s.capacity_bytes,
                 "missing_bytes": s.missing_bytes,
+                "why": s.why,
             }
             for s in refusal.shortfall
         ],

@@ -1,6 +1,7 @@
 """The ``Weighing`` noun: one model against one machine, and what came of it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import Machine
 from terazi.memory.companion import Companion
@@ -9,12 +10,16 @@ from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast
 from terazi.placement.plan import DeviceShare, Plan, Refusal
 
+if TYPE_CHECKING:
+    from terazi.service.verification import Verification
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weighing:
     """One model against one machine under one workload, and what came of it.
 
     ``companions`` are the files that a weighed command loads beside the model.
+    ``verification`` is there if the engine was asked about the bill.
     """
 
     spec: ModelSpec
@@ -24,6 +29,7 @@ class Weighing:
     forecast: Forecast | None
     notes: tuple[str, ...] = ()
     companions: tuple[Companion, ...] = ()
+    verification: "Verification | None" = None
 
     @property
     def plan(self) -> Plan | None:

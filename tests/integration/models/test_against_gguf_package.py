@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from terazi.models.sources.local import load_local
+from terazi.models.sources.local import load_gguf
 from terazi.models.spec import ArrayInfo, MetadataValue, ModelSpec
 
 
@@ -30,7 +30,7 @@ def gemma3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def compare(path: Path) -> ModelSpec:
     """Everything that the package reads must be what we read."""
-    theirs, ours = gguf.GGUFReader(path), load_local(str(path), origin=str(path))
+    theirs, ours = gguf.GGUFReader(path), load_gguf(str(path), origin=str(path))
     assert {k: v for k, v in ours.metadata.items() if not isinstance(v, ArrayInfo)} == {
         key: expected
         for key, field in theirs.fields.items()

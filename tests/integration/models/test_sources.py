@@ -76,8 +76,6 @@ def test_sources_to_come(argument: str) -> None:
 
 def test_directories(tmp_path: Path) -> None:
     assert "directory" in refusal(tmp_path, ModelFileError).message
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    assert "afetensors" in refusal(tmp_path, ModelFileError).hint
     small(tmp_path / "m.gguf")
     assert "m.gguf" in refusal(tmp_path, ModelFileError).hint
 

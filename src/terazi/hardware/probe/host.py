@@ -19,6 +19,7 @@ from terazi.hardware.parse_proc import (
     parse_cpu_list,
     parse_cpuinfo,
     parse_meminfo,
+    parse_memlock_limit,
     parse_node_meminfo,
 )
 from terazi.hardware.probe.files import Tree
@@ -52,6 +53,9 @@ def read_host(tree: Tree) -> Host:
         memory_limit_used_bytes=None if limit is None else limit.used_bytes,
         swap_total_bytes=memory.swap_total_bytes,
         swap_used_bytes=memory.swap_used_bytes,
+        memlock_limit_bytes=parse_memlock_limit(
+            tree.text("proc/self/limits") or "", tree.text("proc/self/status") or ""
+        ),
         # Without measuring, neither the modules nor their number can be told: SMBIOS needs root.
         ram_bandwidth=ram_bandwidth(),
         flops=cpu_flops(cpu.isa, physical),

@@ -17,6 +17,8 @@ class Arena:
     def __init__(self) -> None:
         self.blocks: list[list[int]] = [[0, _ENDLESS]]
         self.peak = 0
+        #: whether an empty tensor has ever left an empty block
+        self._ragged = False
 
     def take(self, size: int) -> int:
         """The address of the best fitting free block; the open end only if no other fits."""
@@ -38,21 +40,28 @@ class Arena:
     def release(self, address: int, size: int) -> None:
         """Give back a block, joined with free neighbours."""
         blocks = self.blocks
+        later = len(blocks)
         for index, block in enumerate(blocks):
-            if block[0] + block[1] == address:
+            start, length = block
+            if start + length == address:
                 block[1] += size
                 if index + 1 < len(blocks) and block[0] + block[1] == blocks[index + 1][0]:
                     block[1] += blocks.pop(index + 1)[1]
                 return
-            if address + size == block[0]:
+            if address + size == start:
                 block[0] = address
                 block[1] += size
                 if index > 0 and blocks[index - 1][0] + blocks[index - 1][1] == address:
                     blocks[index - 1][1] += blocks.pop(index)[1]
                 return
-            if block[0] > address:
-                blocks.insert(index, [address, size])
-                return
+            if start >= address and index < later:
+                later = index
+                if not self._ragged:
+                    break
+        # TRAP: an empty tensor may leave an empty block in the middle of what is taken. From then on blocks may be
+        # out of order, and the engine looks at all of them.
+        self._ragged = self._ragged or not size
+        blocks.insert(later, [address, size])
 
 
 class Allocator:

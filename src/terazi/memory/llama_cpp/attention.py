@@ -13,6 +13,9 @@ from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.sketch import Sketch
 
+#: These read ``clamp_kqv``.
+_CLAMPING = frozenset({"dbrx", "mpt", "olmo"})
+
 
 class CacheInputs(NamedTuple):
     """What the layers of one cache share: where rows go, what may be seen, how quantised heads are rotated."""
@@ -68,7 +71,26 @@ def attend(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, input
     k = _turn(sketch, k, position, cache, "k")
     if family.scaled_queries:
         q = g.like("scale", q)
-    return attend_cached(sketch, (q, k, v), cache, inputs)
+    result = look_back(sketch, (q, k, v), cache, inputs)
+    if family.gated:
+        result = gate_output(sketch, result, x, cache)
+    norm = f"blk.{cache.block}.attn_sub_norm"
+    if sketch.weight(f"{norm}.weight"):
+        result = sketch.norm(result, norm, cache.block)
+    return sketch.linear(result, f"blk.{cache.block}.attn_output")
+
+
+def gate_output(sketch: Sketch, attended: Node, x: Node, cache: CacheLayer) -> Node:
+    """What heads put out, times a gate of their input: one for each element, or one for each head."""
+    weight = sketch.weight(f"blk.{cache.block}.attn_gate.weight")
+    if weight is None:
+        return attended
+    gate = g.like("unary", g.mul_mat(weight, x))
+    width, tokens, heads = attended.ne[0], attended.ne[1], sketch.spec.head_count[cache.block]
+    if weight.ne[1] != heads:
+        return g.like("mul", attended, gate)
+    each = g.reshape(attended, width // heads, heads, tokens)
+    return g.reshape(g.like("mul", each, g.reshape(gate, 1, heads, tokens)), width, tokens)
 
 
 def attend_cached(
@@ -112,18 +134,29 @@ def project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Nod
     heads, kv_heads = spec.head_count[block], spec.head_count_kv[block]
     shapes = ((cache.k_head, heads), (cache.k_head, kv_heads), (cache.v_head, kv_heads))
     if sketch.weight(f"blk.{block}.attn_qkv.weight"):
-        joined = sketch.linear(x, f"blk.{block}.attn_qkv")
+        joined = clamped(sketch, sketch.linear(x, f"blk.{block}.attn_qkv"))
+        if sketch.family.joined_heads:
+            joined = g.reshape(joined, cache.k_head, heads + 2 * kv_heads, tokens)
         if sketch.family.qk_norm != "flat":
-            q, k, v = (g.view(joined, (*shape, tokens), (4 * shape[0], joined.nb[1])) for shape in shapes)
+            row = joined.nb[2 if sketch.family.joined_heads else 1]
+            q, k, v = (g.view(joined, (*shape, tokens), (4 * shape[0], row)) for shape in shapes)
             return q, k, v
         flat = [g.contiguous(g.view(joined, (a * b, tokens), (joined.nb[1],))) for a, b in shapes]
     else:
-        flat = [sketch.linear(x, f"blk.{block}.attn_{part}") for part in "qkv"]
+        flat = [clamped(sketch, sketch.linear(x, f"blk.{block}.attn_{part}")) for part in "qkv"]
     if sketch.family.qk_norm == "flat":
         flat[0] = sketch.norm(flat[0], f"blk.{block}.attn_q_norm", block)
         flat[1] = sketch.norm(flat[1], f"blk.{block}.attn_k_norm", block)
     q, k, v = (g.reshape(part, *shape, tokens) for part, shape in zip(flat, shapes, strict=True))
     return q, k, v
+
+
+def clamped(sketch: Sketch, x: Node) -> Node:
+    """*x*, cut off where the file says so (``clamp_kqv``)."""
+    spec = sketch.spec
+    limit = spec.metadata.get(f"{spec.architecture}.attention.clamp_kqv", 0)
+    clamps = spec.architecture in _CLAMPING and isinstance(limit, int | float) and limit > 0
+    return g.like("clamp", x) if clamps else x
 
 
 def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: str) -> Node:
@@ -133,25 +166,44 @@ def _turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, part: 
     normed = sketch.weight(f"{norm}.weight") is not None
     if family.qk_norm == "head" and normed:
         x = sketch.norm(x, norm, block)
-    if family.rope == "none" or (family.rope == "finetuned" and _rope_off(sketch)):
+    if _rope_off(sketch, cache):
         return x
     factor = position.factor if part == "q" else None
     if family.rope == "but_fourth" and block % 4 == 3:
         return g.like("mul", x, factor) if factor else x
-    if family.rope == "windowed" and sketch.batch.windowed and not cache.window:
-        return x
     factors = None
-    if family.rope_factors:
-        names = ("rope_freqs.weight", "rope_factors_long.weight")
-        factors = next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
+    if family.rope_factors is True or (family.rope_factors == "full" and not cache.window):
+        factors = rope_factors(sketch, block)
     x = g.like("rope", x, position.place, *((factors,) if factors else ()))
     if family.qk_norm == "turned" and normed:
         x = sketch.norm(x, norm, block)
     return g.like("mul", x, factor) if factor and family.tempered != "unturned" else x
 
 
-def _rope_off(sketch: Sketch) -> bool:
-    return sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.scaling.finetuned") is False
+def rope_factors(sketch: Sketch, block: int) -> Node | None:
+    """``get_rope_factors``: the copy on the device of *block*."""
+    names = ("rope_freqs.weight", "rope_factors_long.weight")
+    return next(filter(None, (sketch.shared_weight(name, block) for name in names)), None)
+
+
+def _rope_off(sketch: Sketch, cache: CacheLayer) -> bool:
+    """Whether this layer does without a rotary embedding."""
+    rope, spec = sketch.family.rope, sketch.spec
+    if rope == "windowed":
+        return sketch.batch.windowed and not cache.window
+    if rope == "windowed_and_dense":
+        dense = spec.metadata.get(f"{spec.architecture}.leading_dense_block_count", 0)
+        return not cache.window and not (isinstance(dense, int) and cache.block < dense)
+    if rope == "but_first":
+        return sketch.batch.windowed and cache.block % 4 == 0
+    if rope == "by_pattern":
+        pattern = spec.metadata.get(f"{spec.architecture}.attention.rope_pattern")
+        return isinstance(pattern, tuple) and cache.block < len(pattern) and not pattern[cache.block]
+    if rope == "small":
+        return spec.block_count != 32
+    if rope == "finetuned":
+        return spec.metadata.get(f"{spec.architecture}.rope.scaling.finetuned") is False
+    return rope == "none"
 
 
 def _rotate(x: Node, rotation: Node) -> Node:

@@ -6,7 +6,7 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import state_bytes
-from terazi.memory.llama_cpp.buffers import CUDA_LIKE, backend_of
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, alignment_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_length
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
@@ -17,7 +17,7 @@ from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, WeightBuffer
 from terazi.memory.llama_cpp.workings import Direct, Workings
 from terazi.models.spec import ModelSpec
-from terazi.units import MIB
+from terazi.units import MIB, pad
 
 #: MiB; ``cache_ram_mib`` of ``common/common.h``.
 DEFAULT_CACHE_RAM_MIB = 8192
@@ -124,7 +124,8 @@ def _weights(buffer: WeightBuffer) -> BillLine:
     return BillLine(
         term=Term.WEIGHTS,
         device=buffer.device,
-        bytes=min(buffer.tensor_bytes, buffer.buffer_bytes),
+        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
+        bytes=min(buffer.tensor_bytes, pad(buffer.buffer_bytes, alignment_bytes(None))),
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
         memory=_weights_memory(buffer),

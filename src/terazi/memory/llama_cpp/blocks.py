@@ -17,6 +17,7 @@ class Recurrent(NamedTuple):
         layers: which blocks: ``all``; those ``without_kv`` heads; those ``without_kv_and_ff``, where a block is
             either that, attention or feed-forward; ``spaced``, all but every fourth (or as the file says); or all
             ``beside`` their attention.
+        interval: of the others, where they are ``spaced`` and the file doesn't say.
         ffn_norm: name of the norm before the feed-forward half; None if blocks have none.
         output_norm: name of the last norm.
         select_after_norm: outputs are picked after the last norm instead of inside the last block.
@@ -31,15 +32,28 @@ class Recurrent(NamedTuple):
     select_after_norm: bool = False
     positions: int = 1
     repeats_heads: bool = False
+    interval: int = 4
 
 
-#: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for. The others that
-#: have such blocks (cohere2moe, glm5-next, hy_v3, step35) load parts of them all the same.
+#: These leave the draft blocks (NextN, MTP) in the file unless speculation with them is asked for. Some load parts
+#: of them all the same, see below.
 _DRAFTS = """
-    bailingmoe2 bailingmoe3 deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4 glm4moe mimo2
-    nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp
+    bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4
+    glm4moe hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
 """
 _DRAFTING = frozenset(_DRAFTS.split())
+#: What is left out of a draft block where the engine asks for the rest of it without ``TENSOR_SKIP``.
+_LEFT_OUT = (
+    *("attn_norm.", "attn_q.", "attn_k.", "attn_v.", "attn_qkv.", "attn_output.", "ffn_norm."),
+    *("nextn.eh_proj.", "nextn.enorm.", "nextn.hnorm."),
+)
+_LEFT_OUT_OF = {"step35": _LEFT_OUT, "hy_v3": (*_LEFT_OUT, "attn_q_norm.", "attn_k_norm.")}
+#: What is loaded of a draft block all the same: mostly tensors that another block may do without.
+_KEPT_OF = {
+    "deepseek32": ("exp_probs_b.bias",),
+    "glm-dsa": ("exp_probs_b.bias",),
+    "cohere2moe": ("nextn.embed_tokens.", "nextn.shared_head_head.", "nextn.shared_head_norm."),
+}
 
 
 def trunk_length(spec: ModelSpec) -> int:
@@ -53,23 +67,32 @@ def loaded_blocks(spec: ModelSpec) -> int:
     return trunk_length(spec) if spec.architecture in _DRAFTING else spec.block_count
 
 
+def kept_of_drafts(architecture: str, name: str) -> bool:
+    """Whether the tensor *name* of a draft block is loaded although nobody asks for guesses."""
+    part = name.split(".", 2)[-1]
+    if architecture in _LEFT_OUT_OF:
+        return not part.startswith(_LEFT_OUT_OF[architecture])
+    return part.startswith(_KEPT_OF.get(architecture, ("?",)))
+
+
 def recurrent_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool, ...]:
     """For each block: does it keep a recurrent state? (``is_recr_impl`` and the filters of ``create_memory``)"""
     if recurrent is None:
         return (False,) * spec.block_count
     trunk = trunk_length(spec)
-    return tuple(flag and block < trunk for block, flag in enumerate(_recurs(spec, recurrent.layers)))
+    flags = _recurs(spec, recurrent.layers, recurrent.interval)
+    return tuple(flag and block < trunk for block, flag in enumerate(flags))
 
 
-def _recurs(spec: ModelSpec, layers: str) -> tuple[bool, ...]:
+def _recurs(spec: ModelSpec, layers: str, usual: int) -> tuple[bool, ...]:
     if layers in {"all", "beside"}:
         return (True,) * spec.block_count
     if layers == "spaced":
         flags = spec.metadata.get(f"{spec.architecture}.attention.recurrent_layers")
         if isinstance(flags, tuple) and len(flags) >= spec.block_count:
             return tuple(bool(flag) for flag in flags[: spec.block_count])
-        interval = spec.metadata.get(f"{spec.architecture}.full_attention_interval", 4)
-        period = interval if isinstance(interval, int) and interval > 0 else 4
+        interval = spec.metadata.get(f"{spec.architecture}.full_attention_interval", usual)
+        period = interval if isinstance(interval, int) and interval > 0 else usual
         return tuple((block + 1) % period != 0 for block in range(spec.block_count))
     return tuple(
         heads == 0 and (layers != "without_kv_and_ff" or width == 0)

@@ -100,4 +100,6 @@ def window_length(spec: ModelSpec, family: Family) -> int:
     """Tokens of the window; 0 if the model has none, or its file switches it off."""
     if family.window is None or spec.metadata.get(f"{spec.architecture}.attention.sliding_window") == 0:
         return 0
+    if family.window.fixed:
+        return family.window.length if spec.sliding_window else 0
     return spec.sliding_window or family.window.length

@@ -29,7 +29,7 @@ from terazi.units import pad
 #: ``GGML_OP_OFFLOAD_MIN_BATCH``: from this batch size on, a CUDA device takes over products with host weights.
 OFFLOAD_BATCH = 32
 #: Last, ``sched_reserve`` reserves a prompt of a single sequence for these.
-_ALONE = frozenset({"kimi-linear"})
+_ALONE = frozenset({"kimi-linear", "minimax-01"})
 
 
 class Setup(NamedTuple):

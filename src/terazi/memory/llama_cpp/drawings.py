@@ -13,6 +13,14 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.rwkv import draw_rwkv
 
         return draw_rwkv(sketch, states)
+    if sketch.family.drawing == "deci":
+        from terazi.memory.llama_cpp.deci import draw_deci
+
+        return draw_deci(sketch, caches)
+    if sketch.family.drawing == "lightning":
+        from terazi.memory.llama_cpp.lightning_attention import draw_lightning
+
+        return draw_lightning(sketch, caches, states)
     if sketch.family.recurrent:
         from terazi.memory.llama_cpp.hybrid import draw_hybrid
 
@@ -25,7 +33,7 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.gemma3n import draw_gemma3n
 
         return draw_gemma3n(sketch, caches)
-    if sketch.family.drawing == "encoder":
+    if sketch.family.drawing in {"encoder", "diffusion"}:
         from terazi.memory.llama_cpp.encoder import draw_encoder
 
         return draw_encoder(sketch)

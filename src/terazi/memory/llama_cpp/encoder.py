@@ -1,13 +1,15 @@
 """The graph of an encoder: every token sees every other, or those near it; nothing is cached, there are no logits.
 
 Sources, b11434: ``src/models/bert.cpp``, which draws BERT and its kin with norms behind each half;
-``modern-bert.cpp``, ``eurobert.cpp``, ``neo-bert.cpp`` and ``gemma-embedding.cpp`` with norms before;
+``modern-bert.cpp``, ``eurobert.cpp``, ``neo-bert.cpp`` and ``gemma-embedding.cpp`` with norms before, as are those
+that diffuse a text and have logits (``dream.cpp``, ``llada.cpp``, ``llada-moe.cpp``, ``rnd1.cpp``);
 ``llm_graph_context::build_attn`` without a cache. A micro-batch holds whole texts, so the mask is as wide as long.
 """
 
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.attention import multi_head
+from terazi.memory.llama_cpp.attention import multi_head, rope_factors
 from terazi.memory.llama_cpp.cache_rules import window_layers
+from terazi.memory.llama_cpp.decoder import draw_logits
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.pooling import draw_pooling
@@ -16,7 +18,7 @@ from terazi.memory.llama_cpp.sketch import Sketch
 
 def draw_encoder(sketch: Sketch) -> Graph:
     """Fill *sketch* with the whole model and return its graph, ready for the scheduler."""
-    batch = sketch.batch
+    batch, family = sketch.batch, sketch.family
     place = sketch.input(g.I32, batch.tokens)
     x = _embedded(sketch, place)
     kind = g.F16 if batch.flash_attn else g.F32
@@ -35,7 +37,10 @@ def draw_encoder(sketch: Sketch) -> Graph:
         if sketch.weight(f"{name}.weight"):
             x = sketch.norm(x, name, None)
     x.is_output = True
-    sketch.graph.expand(x)
+    if family.drawing == "diffusion":
+        draw_logits(sketch, x)
+    else:
+        sketch.graph.expand(x)
     draw_pooling(sketch, x)
     return sketch.graph
 
@@ -83,7 +88,8 @@ def _attend(sketch: Sketch, x: Node, place: Node, mask: Node, block: int) -> Nod
         q, k, v = (g.reshape(part, width, count, tokens) for part, count in zip(parts, counts, strict=True))
     q, k = _normed(sketch, q, f"{name}.attn_q_norm", block), _normed(sketch, k, f"{name}.attn_k_norm", block)
     if family.rope == "all":
-        q, k = g.like("rope", q, place), g.like("rope", k, place)
+        factors = rope_factors(sketch, block) if family.rope_factors else None
+        q, k = (g.like("rope", part, place, *((factors,) if factors else ())) for part in (q, k))
     if family.scaled_queries:
         q = g.like("scale", q)
     for root in (q, k, v):

@@ -43,7 +43,7 @@ FAMILIES = (
     ),
     Family(name="internlm2", architectures=frozenset({"internlm2"})),
     Family(name="smollm3", architectures=frozenset({"smollm3"}), rope="but_fourth"),
-    Family(name="qwen2", architectures=frozenset({"qwen2"})),
+    Family(name="qwen2", architectures=frozenset({"qwen2", "pangu-embedded"})),
     Family(name="qwen3", architectures=frozenset({"qwen3", "qwen3moe"}), qk_norm="head"),
     Family(
         name="olmo2",
@@ -61,7 +61,7 @@ FAMILIES = (
         scaled_queries=True,
         residual_first=True,
     ),
-    Family(name="starcoder2", architectures=frozenset({"starcoder2"}), norm="norm"),
+    Family(name="starcoder2", architectures=frozenset({"starcoder2", "codeshell", "jais2"}), norm="norm"),
     Family(name="seed-oss", architectures=frozenset({"seed_oss"}), ffn_norm="post_attention_norm"),
     Family(
         name="exaone4",
@@ -115,6 +115,12 @@ FAMILIES = (
         name="rwkv",
         architectures=frozenset({"rwkv6", "rwkv7"}),
         norm="norm",
+        recurrent=Recurrent("rwkv", layers="all"),
+        drawing="rwkv",
+    ),
+    Family(
+        name="rwkv-converted",
+        architectures=frozenset({"rwkv6qwen2", "arwkv7"}),
         recurrent=Recurrent("rwkv", layers="all"),
         drawing="rwkv",
     ),
@@ -207,7 +213,7 @@ FAMILIES = (
         ffn_norm="post_attention_norm",
         sectioned=True,
     ),
-    Family(name="qwen2vl", architectures=frozenset({"qwen2vl"}), sectioned="always"),
+    Family(name="qwen2vl", architectures=frozenset({"qwen2vl", "paddleocr"}), sectioned="always"),
     Family(
         name="qwen3vl",
         architectures=frozenset({"qwen3vl", "qwen3vlmoe"}),
@@ -248,7 +254,153 @@ FAMILIES = (
     ),
     Family(name="nemotron", architectures=frozenset({"nemotron"}), norm="norm"),
     Family(name="stablelm", architectures=frozenset({"stablelm"}), norm="norm", qk_norm="head", parallel="far"),
-    Family(name="gpt2", architectures=frozenset({"gpt2", "starcoder"}), norm="norm", rope="none"),
+    # the first three add learnt places, the others bend the mask by distance (ALiBi)
+    Family(
+        name="gpt2",
+        architectures=frozenset({"gpt2", "starcoder", "mpt", "bloom", "jais"}),
+        norm="norm",
+        rope="none",
+    ),
+    Family(name="refact", architectures=frozenset({"refact"}), rope="none"),
+    Family(name="baichuan", architectures=frozenset({"baichuan"}), rope="small"),
+    Family(name="bitnet", architectures=frozenset({"bitnet"})),
+    Family(name="maincoder", architectures=frozenset({"maincoder"}), qk_norm="turned"),
+    Family(name="dbrx", architectures=frozenset({"dbrx"}), norm="norm", ffn_norm="attn_output_norm"),
+    Family(
+        name="openelm",
+        architectures=frozenset({"openelm"}),
+        qk_norm="head",
+        joined_heads=True,
+        residual_first="attention",
+    ),
+    Family(
+        name="minimax-01",
+        architectures=frozenset({"minimax-01"}),
+        recurrent=Recurrent("lightning", layers="spaced", interval=8),
+        drawing="lightning",
+    ),
+    Family(
+        name="minicpm3",
+        architectures=frozenset({"minicpm3"}),
+        latent=True,
+        rope_factors=True,
+        scaled_embeddings="whole",
+        scaled_residuals=True,
+        scaled_logits="hidden",
+    ),
+    Family(name="grovemoe", architectures=frozenset({"grovemoe"}), experts=Experts(chunked=True), qk_norm="head"),
+    Family(
+        name="granite-swa",
+        architectures=frozenset({"granite_swa"}),
+        window=SlidingWindow(period=4),
+        rope="by_pattern",
+        rope_factors=True,
+        scaled_embeddings="early",
+        scaled_residuals=True,
+    ),
+    Family(name="arctic", architectures=frozenset({"arctic"}), experts=Experts(from_residual=True)),
+    Family(
+        name="grok",
+        architectures=frozenset({"grok"}),
+        experts=Experts(beside_dense=True),
+        post_norms="pinned",
+        post_norm_names=("attn_output_norm", "layer_output_norm"),
+        scaled_logits="always",
+    ),
+    Family(
+        name="smallthinker",
+        architectures=frozenset({"smallthinker"}),
+        window=SlidingWindow(period=4, dense_first=True, length=4096, fixed=True),
+        experts=Experts(by_file=True, early=True),
+        rope="but_first",
+    ),
+    Family(
+        name="afmoe",
+        architectures=frozenset({"afmoe"}),
+        window=SlidingWindow(period=4),
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
+        qk_norm="head",
+        gated=True,
+        rope="but_fourth",
+        scaled_embeddings="whole",
+        post_norms="pinned",
+        rows_after_norm=True,
+    ),
+    Family(
+        name="muse-glimmer",
+        architectures=frozenset({"muse-glimmer"}),
+        window=SlidingWindow(period=4),
+        qk_norm="head",
+        gated=True,
+        rope="windowed",
+        scaled_embeddings="normed",
+        scaled_logits=True,
+        post_norms="free",
+        rows_after_norm=True,
+    ),
+    Family(
+        name="laguna",
+        architectures=frozenset({"laguna"}),
+        window=SlidingWindow(period=4, dense_first=True),
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
+        qk_norm="head",
+        gated=True,
+    ),
+    Family(name="spark2.5", architectures=frozenset({"spark2_5"}), window=SlidingWindow(period=4), gated=True),
+    Family(
+        name="mellum",
+        architectures=frozenset({"mellum"}),
+        window=SlidingWindow(period=4),
+        qk_norm="head",
+    ),
+    Family(
+        name="plamo3",
+        architectures=frozenset({"plamo3"}),
+        window=SlidingWindow(period=8),
+        qk_norm="head",
+        post_norms="pinned",
+    ),
+    Family(
+        name="step3.5",
+        architectures=frozenset({"step35"}),
+        window=SlidingWindow(period=4),
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
+        qk_norm="head",
+        gated=True,
+        rope_factors="full",
+        select_last=True,
+    ),
+    Family(
+        name="cohere2-moe",
+        architectures=frozenset({"cohere2moe"}),
+        window=SlidingWindow(period=4, dense_first=True),
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True, halved=True),
+        norm="by_file",
+        rope="windowed_and_dense",
+        rope_factors=True,
+        parallel="fra",
+        select_last="after_norm",
+    ),
+    Family(
+        name="deepseek-ocr",
+        architectures=frozenset({"deepseek2-ocr"}),
+        experts=Experts(normalised=False, by_file=True),
+    ),
+    Family(
+        name="maple",
+        architectures=frozenset({"maple"}),
+        window=SlidingWindow(period=4),
+        qk_norm="head",
+        rope="windowed",
+    ),
+    Family(
+        name="hunyuan3",
+        architectures=frozenset({"hy_v3"}),
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
+        qk_norm="head",
+        rope_factors=True,
+        select_last="after_norm",
+    ),
     Family(name="gptneox", architectures=frozenset({"gptneox"}), norm="norm", parallel="fra"),
     Family(name="phi2", architectures=frozenset({"phi2"}), norm="norm", scaled_queries=True, parallel="afr"),
     Family(name="falcon", architectures=frozenset({"falcon"}), norm="norm", parallel="far"),
@@ -313,7 +465,19 @@ FAMILIES = (
         norm="norm",
         drawing="encoder",
     ),
+    # keeps a cache that its graph doesn't read, and an output matrix that it doesn't use
+    Family(name="llama-embed", architectures=frozenset({"llama-embed"}), rope_factors=True, drawing="encoder"),
     Family(name="eurobert", architectures=frozenset({"eurobert", "neo-bert"}), drawing="encoder"),
+    Family(name="dream", architectures=frozenset({"dream", "llada"}), drawing="diffusion"),
+    Family(
+        name="llada-moe",
+        architectures=frozenset({"llada-moe"}),
+        experts=Experts(normalised=False),
+        qk_norm="head",
+        drawing="diffusion",
+    ),
+    Family(name="rnd1", architectures=frozenset({"rnd1"}), qk_norm="head", drawing="diffusion"),
+    Family(name="deci", architectures=frozenset({"deci"}), rope_factors=True, drawing="deci"),
     Family(
         name="gemma-embedding",
         architectures=frozenset({"gemma-embedding"}),
@@ -326,12 +490,17 @@ FAMILIES = (
     ),
 )
 
+#: What a few files of MPT have besides; their rules aren't known here.
+_MPT_EXTRAS = (".attn_q_norm.weight", ".ffn.act.scales", ".ffn_act.scales")
+
 _BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.architectures}
 
 
 def family_of(spec: ModelSpec) -> Family | None:
     """The family that *spec* follows, or None if its rules aren't known here (as with blocks without attention)."""
     family = _BY_ARCHITECTURE.get(spec.architecture)
-    if family and family.recurrent is None and 0 in spec.head_count_kv:
+    if spec.architecture == "mpt" and any(t.name.endswith(_MPT_EXTRAS) for t in spec.tensors):
+        return None
+    if family and family.recurrent is None and family.drawing != "deci" and 0 in spec.head_count_kv:
         return None
     return family

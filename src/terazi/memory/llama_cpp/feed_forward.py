@@ -9,13 +9,23 @@ from terazi.memory.llama_cpp.graph import Node
 from terazi.memory.llama_cpp.sketch import Sketch
 from terazi.models.spec import ModelSpec
 
+#: These cut gate and up off in operations of their own; the others that do so have one for all.
+_CLAMPING = frozenset({"bailingmoe3", "step35"})
+_NO_LIMIT = 1e-6
 
-def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
-    """From the normalised input to the sum that is added to the residual."""
+
+def feed_forward(sketch: Sketch, x: Node, block: int, logits: Node | None = None) -> Node:
+    """From the normalised input to the sum that is added to the residual. The router's *logits* may come from
+    elsewhere.
+    """
     name = f"blk.{block}"
     if not sketch.weight(f"{name}.ffn_gate_inp.weight"):
         return dense(sketch, x, name)
-    mixed = experts(sketch, x, name)
+    if sketch.family.experts.chunked:
+        return _chunked(sketch, x, name)
+    mixed = experts(sketch, x, name, logits)
+    if sketch.family.experts.beside_dense and sketch.weight(f"{name}.ffn_up.weight"):
+        return g.like("scale", g.like("add", dense(sketch, x, name), mixed))
     widen = sketch.weight(f"{name}.ffn_latent_up.weight")
     if widen:
         mixed = g.mul_mat(widen, mixed)
@@ -28,8 +38,20 @@ def feed_forward(sketch: Sketch, x: Node, block: int) -> Node:
             if sketch.family.experts.divided_gate:
                 factor = g.like("div", factor, raw)
             shared = g.like("mul", shared, factor)
-        return g.like("add", mixed, shared)
+        both = g.like("add", mixed, shared)
+        return g.like("scale", both) if sketch.family.experts.halved else both
     return mixed
+
+
+def _chunked(sketch: Sketch, x: Node, name: str) -> Node:
+    """Grove MoE: experts, then smaller ones that each stand for a group of them, on what those put out."""
+    spec = sketch.spec
+    logits = g.mul_mat(sketch.need(f"{name}.ffn_gate_inp.weight"), x)
+    mixed = experts(sketch, x, name, logits)
+    group = spec.metadata.get(f"{spec.architecture}.experts_per_group", 1)
+    chunks = spec.expert_count // (group if isinstance(group, int) and group > 0 else 1)
+    more = experts(sketch, mixed, name, logits, kind="chexps", choose=min(chunks, spec.expert_used_count))
+    return g.like("add", mixed, g.like("scale", more))
 
 
 def dense(sketch: Sketch, x: Node, name: str, suffix: str = "") -> Node:
@@ -37,19 +59,45 @@ def dense(sketch: Sketch, x: Node, name: str, suffix: str = "") -> Node:
     up = sketch.linear(x, f"{name}.ffn_up{suffix}")
     down = sketch.need(f"{name}.ffn_down{suffix}.weight")
     if sketch.weight(f"{name}.ffn_gate{suffix}.weight"):
-        x = g.like("glu", sketch.linear(x, f"{name}.ffn_gate{suffix}"), up)
+        x = gated(sketch.linear(x, f"{name}.ffn_gate{suffix}"), up, _limit(sketch, name, "shexp"))
     elif up.ne[0] == 2 * down.ne[0]:
         # gate and up in one matrix
         x = Node("glu", g.F32, (down.ne[0], *up.ne[1:]), (up,))
     else:
         x = g.like("unary", up)
+    if sketch.weight(f"{name}.ffn_sub_norm.weight"):
+        x = sketch.norm(x, f"{name}.ffn_sub_norm", int(name.rpartition(".")[2]))
     return sketch.linear(x, f"{name}.ffn_down{suffix}")
 
 
-def experts(sketch: Sketch, x: Node, name: str, logits: Node | None = None) -> Node:
-    """``build_moe_ffn``. The router's *logits* may come from elsewhere."""
-    family, used = sketch.family.experts, sketch.spec.expert_used_count
-    weights, chosen = _gate(sketch, x, name, logits)
+def gated(gate: Node, up: Node, limit: float) -> Node:
+    """Gate and up as one: fused, or step by step where both are cut off at a *limit*."""
+    if limit <= _NO_LIMIT:
+        return g.like("glu", gate, up)
+    up = g.like("clamp", up)
+    return g.like("mul", g.like("clamp", g.like("unary", gate)), up)
+
+
+def _limit(sketch: Sketch, name: str, kind: str) -> float:
+    """``swiglu_clamp_exp`` or ``_shexp`` of a block, in families that clamp step by step."""
+    spec = sketch.spec
+    if spec.architecture not in _CLAMPING:
+        return 0.0
+    limit = spec.metadata.get(f"{spec.architecture}.swiglu_clamp_{kind}", 0.0)
+    if isinstance(limit, tuple):
+        block = int(name.rpartition(".")[2])
+        limit = limit[block] if block < len(limit) else 0.0
+    return float(limit) if isinstance(limit, int | float) else 0.0
+
+
+def experts(
+    sketch: Sketch, x: Node, name: str, logits: Node | None = None, *, kind: str = "exps", choose: int = 0
+) -> Node:
+    """``build_moe_ffn``. The router's *logits* may come from elsewhere; *choose* isn't the file's number of experts
+    where those of another *kind* stand for groups.
+    """
+    family, used = sketch.family.experts, choose or sketch.spec.expert_used_count
+    weights, chosen = _gate(sketch, x, name, logits, used=used, grouped=kind != "exps")
     sketch.graph.expand(weights)
     narrow = sketch.weight(f"{name}.ffn_latent_down.weight")
     if narrow:
@@ -58,35 +106,42 @@ def experts(sketch: Sketch, x: Node, name: str, logits: Node | None = None) -> N
     if family.weigh_input:
         repeated = Node("repeat", x.kind, (x.ne[0], used, x.ne[2], 1), (x,))
         x = g.like("mul", repeated, weights)
-    x = _product(sketch, f"{name}.ffn_down_exps", _inner(sketch, x, name, chosen), chosen)
+    x = _product(sketch, f"{name}.ffn_down_{kind}", _inner(sketch, x, name, chosen, kind), chosen)
     if not family.weigh_input:
         x = g.like("mul", x, weights)
     return _sum_experts(sketch, x, used)
 
 
-def _inner(sketch: Sketch, x: Node, name: str, chosen: Node) -> Node:
+def _inner(sketch: Sketch, x: Node, name: str, chosen: Node, kind: str) -> Node:
     if sketch.weight(f"{name}.ffn_gate_up_exps.weight"):
         both = _product(sketch, f"{name}.ffn_gate_up_exps", x, chosen)
         gate, up = (g.view(both, (both.ne[0] // 2, *both.ne[1:3]), both.nb[1:3]) for _ in range(2))
         return g.like("glu", gate, up)
-    up = _product(sketch, f"{name}.ffn_up_exps", x, chosen)
-    if sketch.weight(f"{name}.ffn_gate_exps.weight"):
-        return g.like("glu", _product(sketch, f"{name}.ffn_gate_exps", x, chosen), up)
+    up = _product(sketch, f"{name}.ffn_up_{kind}", x, chosen)
+    if sketch.weight(f"{name}.ffn_gate_{kind}.weight"):
+        return gated(_product(sketch, f"{name}.ffn_gate_{kind}", x, chosen), up, _limit(sketch, name, "exp"))
     return g.like("unary", up)
 
 
-def _gate(sketch: Sketch, x: Node, name: str, logits: Node | None) -> tuple[Node, Node]:
-    """The weights of the chosen experts, and which they are."""
+def _gate(
+    sketch: Sketch, x: Node, name: str, logits: Node | None, *, used: int, grouped: bool
+) -> tuple[Node, Node]:
+    """The weights of the chosen experts, and which they are; *grouped* chooses the groups of those chosen."""
     family, spec, tokens = experts_of(sketch), sketch.spec, x.ne[1]
-    used, count = spec.expert_used_count, spec.expert_count
+    count = spec.expert_count
     logits = logits or sketch.linear(x, f"{name}.ffn_gate_inp")
     values = logits if family.gating == "chosen" else g.like(_GATING[family.gating], logits)
-    bias = sketch.weight(f"{name}.exp_probs_b.bias")
+    # Hunyuan 3 names it without the suffix
+    bias = sketch.weight(f"{name}.exp_probs_b.bias") or sketch.weight(f"{name}.exp_probs_b")
     rated = g.like("add", values, bias) if bias else values
     groups = spec.metadata.get(f"{spec.architecture}.expert_group_count", 0)
     if isinstance(groups, int) and groups > 1:
         rated = _best_groups(sketch, rated, groups)
+    if family.chunked:
+        rated = g.like("unary", logits)
     chosen = g.top(logits if family.select_by_logits else rated, used)
+    if grouped:
+        chosen = g.cast(g.like("scale", g.cast(chosen, g.F32)), g.I32)
     weights = g.get_rows(g.reshape(values, 1, count, tokens), chosen)
     if family.gating == "chosen":
         weights = g.reshape(g.like("soft_max", g.reshape(weights, used, tokens)), 1, used, tokens)

@@ -230,8 +230,13 @@ def concat(first: Node, second: Node, dimension: int) -> Node:
 
 
 def half(x: Node) -> Node:
-    """``ggml_cast`` to 16-bit floats. Like the engine's, it names itself as a source."""
-    result = Node("cpy", F16, x.ne, (x,))
+    """*x* in 16-bit floats."""
+    return cast(x, F16)
+
+
+def cast(x: Node, kind: tuple[int, int]) -> Node:
+    """``ggml_cast``. Like the engine's, it names itself as a source."""
+    result = Node("cpy", kind, x.ne, (x,))
     result.srcs = (x, result)
     return result
 

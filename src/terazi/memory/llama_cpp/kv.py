@@ -81,7 +81,9 @@ def cache_layers(
     layers: list[CacheLayer] = []
     for block in range(trunk_length(spec) if family else spec.block_count):
         heads = spec.head_count_kv[block]
-        if heads == 0 or not attends[block]:
+        # DeciLM filters nothing: transposed V is as wide as the widest even where a block has no heads for it
+        empty = heads == 0 and not (common_v and family and family.drawing == "deci")
+        if empty or not attends[block]:
             continue
         if block >= owners:
             # the last two blocks with a cache are one of each kind (``layer_reuse_cb`` of ``create_memory``)

@@ -11,6 +11,7 @@ from terazi.memory.llama_cpp.attention import (
     Position,
     attend_cached,
     multi_head,
+    rope_factors,
     store_k,
     view_heads,
 )
@@ -28,7 +29,7 @@ def attend_latent(sketch: Sketch, x: Node, position: Position, cache: CacheLayer
     if stores_latent(sketch.spec, sketch.family):
         return attend_compressed(sketch, compress(sketch, x, q, position, cache), cache, inputs, inputs.mask)
     kept, k_turned = _row(sketch, x, position, cache)
-    q = _scaled(g.like("rope", q, position.place), position)
+    q = _scaled(_turned(sketch, q, position, cache.block), position)
     return attend_cached(sketch, (q, *_decompressed(sketch, kept, k_turned, cache)), cache, inputs)
 
 
@@ -42,7 +43,7 @@ def compress(sketch: Sketch, x: Node, q: Node, position: Position, cache: CacheL
     turned, rank = k_turned.ne[0], kept.ne[0]
     width = q.elements // heads // tokens
     steps = (4 * width, 4 * width * heads)
-    q_turned = _turned(sketch, g.view(q, (turned, heads, tokens), steps), position)
+    q_turned = _turned(sketch, g.view(q, (turned, heads, tokens), steps), position, cache.block)
     q_plain = g.swap_heads(g.view(q, (width - turned, heads, tokens), steps))
     absorbed = g.swap_heads(g.mul_mat(sketch.need(f"blk.{cache.block}.attn_k_b.weight"), q_plain))
     q = _scaled(g.concat(absorbed, q_turned, 0), position)
@@ -71,13 +72,16 @@ def _row(sketch: Sketch, x: Node, position: Position, cache: CacheLayer) -> tupl
     value = sketch.spec.metadata.get(f"{sketch.spec.architecture}.rope.dimension_count", cache.k_head)
     turned = value if isinstance(value, int) else cache.k_head
     row = g.mul_mat(sketch.need(f"{name}.attn_kv_a_mqa.weight"), x)
-    k_turned = _turned(sketch, g.view(row, (turned, 1, tokens), (row.nb[1], row.nb[1])), position)
+    k_turned = _turned(sketch, g.view(row, (turned, 1, tokens), (row.nb[1], row.nb[1])), position, cache.block)
     kept = g.view(row, (row.ne[0] - turned, tokens), (row.nb[1],))
     return sketch.norm(kept, f"{name}.attn_kv_a_norm", cache.block), k_turned
 
 
-def _turned(sketch: Sketch, x: Node, position: Position) -> Node:
-    return x if sketch.family.rope == "none" else g.like("rope", x, position.place)
+def _turned(sketch: Sketch, x: Node, position: Position, block: int) -> Node:
+    if sketch.family.rope == "none":
+        return x
+    factors = rope_factors(sketch, block) if sketch.family.rope_factors else None
+    return g.like("rope", x, position.place, *((factors,) if factors else ()))
 
 
 def _queries(sketch: Sketch, x: Node, block: int) -> Node:

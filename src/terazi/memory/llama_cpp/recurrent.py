@@ -81,6 +81,8 @@ def _widths(spec: ModelSpec) -> tuple[int, int]:
     head = number(spec, "wkv.head_size")
     if head:
         return spec.embedding_length * (number(spec, "token_shift_count") or 2), spec.embedding_length * head
+    if spec.architecture == "minimax-01":
+        return 0, spec.key_length * spec.key_length * max(spec.head_count, default=0)
     scan = scan_of(spec)
     return max(scan.kernel - 1, 0) * scan.channels, scan.state * scan.inner
 

@@ -29,6 +29,9 @@ SERVER_SLOTS = 4
 #: ``llm_arch_supports_rs_rollback``: recurrent states can go back by a few tokens.
 _ROLLS_BACK = frozenset({"qwen35", "qwen35moe", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"})
 
+#: ``llama_init_from_model`` switches flash attention off for these.
+_NEVER_FUSED = frozenset({"grok"})
+
 
 class Resolved(NamedTuple):
     """The figures that the engine allocates by.
@@ -138,7 +141,7 @@ def resolve_figures(spec: ModelSpec, settings: LlamaCppSettings, shared_out: Cal
         n_ubatch=n_ubatch,
         n_tokens=pad(tokens, slots),
         n_outputs=min(tokens, outputs),
-        flash_attn=settings.flash_attn != "off" and spec.architecture != "grok",
+        flash_attn=settings.flash_attn != "off" and spec.architecture not in _NEVER_FUSED,
         devices=chosen,
         layer_devices=layer_devices,
         full_offload=full,
@@ -189,7 +192,7 @@ def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:
             )
         if not is_quantised_cache(name):
             continue
-        if settings.flash_attn == "off" and flag == "-ctv":
+        if (settings.flash_attn == "off" or spec.architecture in _NEVER_FUSED) and flag == "-ctv":
             raise UsageError(
                 f"A quantised V cache ({name}) needs flash attention.", hint="Drop -fa off, or use -ctv f16."
             )

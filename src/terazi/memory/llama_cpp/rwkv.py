@@ -1,26 +1,34 @@
 """RWKV in the graph: time mixing with a state, channel mixing, and shifts by one token before both.
 
-Source, b11434: ``src/models/rwkv6-base.cpp``, ``rwkv6.cpp``, ``rwkv7-base.cpp`` and ``rwkv7.cpp``.
+Source, b11434: ``src/models/rwkv6-base.cpp``, ``rwkv6.cpp``, ``rwkv7-base.cpp`` and ``rwkv7.cpp``;
+``rwkv6qwen2.cpp`` and ``arwkv7.cpp``, where time mixing replaces the attention of a decoder.
 """
 
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.decoder import draw_logits
+from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.recurrent import StateLayer, number
 from terazi.memory.llama_cpp.sketch import Sketch
 from terazi.memory.llama_cpp.state import States, load, state_inputs, states_of, store
 
+#: Decoders whose attention was replaced.
+_CONVERTED = frozenset({"rwkv6qwen2", "arwkv7"})
+
 
 def draw_rwkv(sketch: Sketch, layers: tuple[StateLayer, ...]) -> Graph:
     """Fill *sketch* with the whole model and return its graph, ready for the scheduler."""
-    x = sketch.norm(sketch.embeddings(), "token_embd_norm", 0)
+    x = sketch.embeddings()
+    if sketch.weight("token_embd_norm.weight"):
+        x = sketch.norm(x, "token_embd_norm", 0)
+    draw_block = _converted_block if sketch.spec.architecture in _CONVERTED else _block
     shared, wanted = state_inputs(sketch), sketch.input(g.I32, sketch.batch.outputs)
-    mixer = _Seventh(sketch) if sketch.spec.architecture == "rwkv7" else _Sixth(sketch)
+    mixer = _Seventh(sketch) if sketch.spec.architecture in {"rwkv7", "arwkv7"} else _Sixth(sketch)
     every = number(sketch.spec, "rescale_every_n_layers")
     for layer in layers:
         last = layer is layers[-1]
-        x = _block(sketch, x, mixer, (layer.block, states_of(sketch, layer, shared)), wanted if last else None)
-        if every and (layer.block + 1) % every == 0:
+        x = draw_block(sketch, x, mixer, (layer.block, states_of(sketch, layer, shared)), wanted if last else None)
+        if every and draw_block is _block and (layer.block + 1) % every == 0:
             x = g.like("scale", x)
     hidden = sketch.norm(x, "output_norm", None)
     hidden.is_output = True
@@ -50,6 +58,26 @@ def _block(
     if wanted:
         inner, normed_inner, before = (g.get_rows(part, wanted) for part in (inner, normed_inner, before))
     return g.like("add", mixer.mix_channels(normed_inner, before, block), inner)
+
+
+def _converted_block(
+    sketch: Sketch, x: Node, mixer: "_Sixth | _Seventh", place: tuple[int, States], wanted: Node | None
+) -> Node:
+    block, states = place
+    slots, width = sketch.batch.slots, sketch.spec.embedding_length
+    tokens = sketch.batch.tokens // slots
+    x = g.reshape(x, width, tokens, slots)
+    shifted = load(sketch, states.convolved, states.inputs)
+    shifted = g.reshape(shifted, width, states.convolved.ne[0] // width, slots)
+    normed = sketch.norm(x, f"blk.{block}.attn_norm", block)
+    mixed = mixer.mix_time(normed, _shift(shifted, normed), block, states)
+    tail = g.view(normed, (width, 1, slots), normed.nb[1:3])
+    size = states.convolved.ne[0] * slots
+    store(sketch, g.view(tail, (size,)), g.view(states.convolved, (size,)))
+    inner = g.reshape(g.like("add", mixed, x), width, tokens * slots)
+    if wanted:
+        inner = g.get_rows(inner, wanted)
+    return g.like("add", feed_forward(sketch, sketch.norm(inner, f"blk.{block}.ffn_norm", block), block), inner)
 
 
 def _shift(shifted: Node, x: Node) -> Node:
@@ -116,15 +144,29 @@ class _Sixth(_Mixer):
             sketch.linear(part, f"{name}_{kind}") for kind, part in (("receptance", xr), ("key", xk), ("value", xv))
         )
         gate = _unary(sketch.linear(xg, f"{name}_gate"))
-        k, v, r = self._by_head(k), self._by_head(v), self._by_head(r)
+        k, v, r = self._by_head(self._all_heads(k)), self._by_head(self._all_heads(v)), self._by_head(r)
         decay = _unary(g.mul_mat(self._need(block, "time_mix_decay_w1"), xw))
         decay = g.mul_mat(self._need(block, "time_mix_decay_w2"), decay)
         decay = g.like("add", decay, self._need(block, "time_mix_decay"))
         decay = self._by_head(_unary(_unary(_unary(decay))))
+        first = sketch.weight(f"{name}_first.weight")
+        if first is None:
+            # a converted decoder: linear attention with a gate, and no norm behind it
+            k = g.like("sub", k, g.like("mul", k, decay))
+            carried = load(sketch, states.carried, states.inputs)
+            x = g.reshape(self._scan("gated_linear_attn", (k, v, r, decay, carried), states), width, tokens)
+            return self._output(g.like("mul", x, gate), block)
         carried = load(sketch, states.carried, states.inputs)
-        first = self._need(block, "time_mix_first")
         x = self._scan("rwkv_wkv6", (k, v, r, first, decay, carried), states)
         return self._output(g.like("mul", self._normed(x, block), gate), block)
+
+    def _all_heads(self, x: Node) -> Node:
+        """Keys or values repeated, where there are fewer heads of them."""
+        kv_heads = x.ne[0] // self._head
+        if kv_heads == self._heads:
+            return x
+        x = g.reshape(x, self._head, 1, kv_heads, x.ne[1])
+        return Node("repeat", x.kind, (self._head, self._heads // kv_heads, kv_heads, x.ne[3]), (x,))
 
     def _blends(self, x: Node, change: Node, block: int) -> list[Node]:
         """How far each of five projections looks back, learnt from the input itself."""

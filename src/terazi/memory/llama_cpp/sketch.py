@@ -82,6 +82,10 @@ class Sketch:
         self.backends, self.layer_backends = backends, layer_backends
         self.blocks = range(trunk_length(spec)) if blocks is None else blocks
         self.graph = Graph()
+        self._norm_kind = family.norm
+        if family.norm == "by_file":
+            rms = spec.metadata.get(f"{spec.architecture}.attention.layer_norm_rms_epsilon")
+            self._norm_kind = "rms_norm" if rms else "norm"
         deep = spec.metadata.get(f"{spec.architecture}.n_deepstack_layers", 0) if family.deep_inputs else 0
         #: so many layers take a part of an image's embedding each, besides the first
         self.deep_inputs = deep if isinstance(deep, int) else 0
@@ -100,8 +104,9 @@ class Sketch:
 
     def _weight_node(self, placement: Placement) -> Node:
         shape = placement.tensor.shape
-        # the true block size doesn't matter for the allocator, only the bytes of a row
-        node = g.leaf((shape[0], placement.tensor.n_bytes // prod(shape[1:])), *shape)
+        row = placement.tensor.n_bytes // prod(shape[1:])
+        # of what is stored in blocks only the bytes of a row matter; what isn't may be reshaped
+        node = g.leaf((shape[0], row) if row % shape[0] else (1, row // shape[0]), *shape)
         node.home = self.backends[placement.device]
         node.is_weight = True
         node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED, BufferKind.LAZY}
@@ -171,6 +176,8 @@ class Sketch:
         self.graph.expand(x)
         if self.family.scaled_embeddings == "whole":
             x = g.like("scale", x)
+        elif self.family.scaled_embeddings == "normed":
+            x = g.like(self._norm_kind, x)
         return x
 
     def norm(self, x: Node, name: str, layer: int | None, *, kind: str | None = None) -> Node:
@@ -180,7 +187,7 @@ class Sketch:
         """
         # Falcon-H1 names one norm without the suffix
         weight, bias = self.weight(f"{name}.weight") or self.weight(name), self.weight(f"{name}.bias")
-        x = g.like(kind or self.family.norm, x)
+        x = g.like(kind or self._norm_kind, x)
         if (weight or bias) and layer is not None and self.batch.pin_norms:
             x.backend = self.layer_backends[layer]
         if weight:

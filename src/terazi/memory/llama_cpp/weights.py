@@ -13,7 +13,7 @@ from typing import NamedTuple
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.blocks import loaded_blocks
+from terazi.memory.llama_cpp.blocks import kept_of_drafts, loaded_blocks
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.families import family_of
@@ -31,10 +31,11 @@ _INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
 _FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 #: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
-#: Encoders have no output matrix.
+#: Encoders have no output matrix; BitNet multiplies with the embedding where it is.
 _NO_OUTPUT = frozenset(
     {
         "bert",
+        "bitnet",
         "eurobert",
         "jina-bert-v2",
         "jina-bert-v3",
@@ -47,8 +48,6 @@ _NO_OUTPUT = frozenset(
 #: From more than this size on, Gemma 4's per-layer embedding is left in the file and read row by row
 #: (``llama_model_loader::lazy_read::add``).
 _LAZY_BYTES = 4 << 30
-#: These forget to leave out one small tensor of the blocks that guess tokens ahead.
-_KEEPS_BIAS = frozenset({"deepseek32", "glm-dsa"})
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
@@ -91,8 +90,8 @@ def place_tensors(
     twice = []
     loaded = spec.block_count if settings.draft_mtp else loaded_blocks(spec)
     for tensor in spec.tensors:
-        kept = spec.architecture in _KEEPS_BIAS and tensor.name.endswith(".exp_probs_b.bias")
-        if tensor.block is not None and tensor.block >= loaded and not kept:
+        draft = tensor.block is not None and tensor.block >= loaded
+        if draft and not kept_of_drafts(spec.architecture, tensor.name):
             continue
         for device, product in _uses(tensor, spec, resolved):
             if _is_lazy(spec, tensor, settings, resolved):

@@ -1,12 +1,12 @@
-"""Where models come from: a local GGUF file (single or split) and the packaged demo model.
+"""Where models come from: files on this machine (GGUF, safetensors), and the packaged demo model.
 
-In: a MODEL argument. Out: ``ModelSpec``, through ``models.gguf``.
+In: a MODEL argument. Out: ``ModelSpec``.
 Does I/O; imported only by ``service`` and ``cli``. Reads headers, never weights.
 """
 
 from terazi.errors import UsageError
 from terazi.models.sources.demo import demo_path
-from terazi.models.sources.local import load_local
+from terazi.models.sources.local import load_path
 from terazi.models.spec import ModelSpec
 
 __all__ = ["demo_path", "load_model"]
@@ -20,8 +20,9 @@ _NOT_YET = {
 
 
 def load_model(argument: str) -> ModelSpec:
-    """Read the header of the model that *argument* names: ``demo``, or the path of a ``.gguf`` file.
+    """Read the header of the model that *argument* names: ``demo``, or a path.
 
+    A path is that of a ``.gguf`` file, or of a safetensors folder, file or index.
     A file called ``demo`` is meant by ``./demo``.
 
     Raises:
@@ -29,8 +30,8 @@ def load_model(argument: str) -> ModelSpec:
         ModelFileError: the file can't be read as a model.
     """
     if argument == "demo":
-        return load_local(demo_path(), origin="demo")
+        return load_path(demo_path(), origin="demo")
     for prefix, hint in _NOT_YET.items():
         if argument.startswith(prefix):
             raise UsageError(f"Models from {prefix.rstrip('/')} sources are not supported yet.", hint=hint)
-    return load_local(argument, origin=argument)
+    return load_path(argument, origin=argument)

@@ -62,9 +62,9 @@ def test_a_device_that_the_engine_would_refit_is_said() -> None:
 
 
 def test_unknown_architecture_is_bounded_and_said() -> None:
-    bill = weigh(replace(SPEC, architecture="grok"), LlamaCppSettings(n_ctx=512), (), NO_FLAGS)
+    bill = weigh(replace(SPEC, architecture="hrm_text"), LlamaCppSettings(n_ctx=512), (), NO_FLAGS)
     assert not bill.exact
-    assert "grok" in bill.reasons[0]
+    assert "hrm_text" in bill.reasons[0]
     assert bill.total_bytes > weigh(SPEC, LlamaCppSettings(n_ctx=512), (), NO_FLAGS).total_bytes
 
 

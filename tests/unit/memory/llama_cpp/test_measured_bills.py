@@ -61,7 +61,7 @@ def test_bounds_hold_and_stay_near(name: str) -> None:
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "granite-4.0-h-tiny"])
 def test_unknown_family_is_a_labelled_upper_bound(name: str) -> None:
     """Measured models under the name of an architecture without an entry."""
-    known, strange = MODELS[name], "arctic"
+    known, strange = MODELS[name], "hrm_text"
     old = known.spec.architecture
     metadata = {key.replace(f"{old}.", f"{strange}.", 1): value for key, value in known.spec.metadata.items()}
     model = replace(known, spec=replace(known.spec, architecture=strange, metadata=metadata))

@@ -1,0 +1,157 @@
+"""Holds a bill against what llama-server's log says that it allocated, buffer by buffer.
+
+In: ``Bill``, ``LoadReport``. Out: rows of the telemetry's kind. The log prints MiB with two decimals (build
+b11434), so a figure holds if it is the nearest that can be printed.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from terazi.engines.llama_cpp.observe import LoadedBuffer, LoadReport
+from terazi.memory.bill import Bill, BillLine, LineBasis, Term
+from terazi.telemetry.reconciliation import BufferRow, Verdict
+from terazi.units import MIB
+
+#: Half of the last digit that the log prints.
+PRECISION_BYTES = round(0.005 * MIB) + 1
+#: The formula whose line the log calls the output buffer.
+OUTPUT_FORMULA = "output-buffer"
+#: What the log speaks of, in the order of a page.
+_TERMS = ("weights", "kv", "state", "compute", "output")
+#: A mapping is one buffer in the log, and these are the lines of one.
+_MAPPED = frozenset({"weights.plain", "weights.mapped-gaps", "weights.lazy"})
+
+LineKey = tuple[str, str]
+_Group = tuple[str, str, str]
+
+
+def reconcile(bill: Bill, report: LoadReport) -> tuple[BufferRow, ...]:
+    """A row for each buffer that was planned or printed; none if the log names no buffers.
+
+    Lines that no log speaks of (a driver's context, what may grow) are left out. A buffer that was planned and
+    isn't printed counts as 0, since the engine prints each one that it has.
+    """
+    if not report.buffers:
+        return ()
+    planned: dict[_Group, list[tuple[tuple[str, int], ...]]] = {}
+    bounds: set[_Group] = set()
+    for group, parts, bound in _planned(bill):
+        planned.setdefault(group, []).append(parts)
+        if bound:
+            bounds.add(group)
+    printed: dict[_Group, list[int]] = {}
+    for buffer in report.buffers:
+        printed.setdefault(_group_of(buffer), []).append(buffer.bytes)
+    rows: list[BufferRow] = []
+    devices = list(dict.fromkeys(device for device, _, _ in (*planned, *printed)))
+    for group in sorted({*planned, *printed}, key=lambda g: (devices.index(g[0]), _TERMS.index(g[1]), g[2])):
+        rows += _rows(group, planned.get(group, []), printed.get(group, []), bound=group in bounds)
+    return tuple(rows)
+
+
+def lines_held(rows: Iterable[BufferRow]) -> dict[LineKey, int]:
+    """(device, formula) → planned bytes, of the lines all of whose rows held."""
+    held: dict[LineKey, int] = {}
+    wrong: set[LineKey] = set()
+    for row in rows:
+        for formula, n in row.parts:
+            key = (row.device, formula)
+            held[key] = held.get(key, 0) + n
+            if row.verdict is not Verdict.HELD:
+                wrong.add(key)
+    return {key: n for key, n in held.items() if key not in wrong}
+
+
+def confirm(bill: Bill, held: Mapping[LineKey, int], note: str, *, names: Mapping[str, str] | None = None) -> Bill:
+    """*bill* with every line measured that *held* names with just its bytes.
+
+    Args:
+        bill: what was planned.
+        held: from :func:`lines_held`.
+        note: who measured, and when; it is appended to the line's note.
+        names: device id in the bill → device id in *held*, where they differ (stand-ins).
+    """
+    sums: dict[LineKey, int] = {}
+    every = (*bill.lines, *bill.page_cache)
+    for line in every:
+        key = _key(line, names)
+        sums[key] = sums.get(key, 0) + line.bytes
+
+    def measured(line: BillLine) -> BillLine:
+        key = _key(line, names)
+        if line.basis is LineBasis.MEASURED or not line.bytes or held.get(key) != sums[key]:
+            return line
+        return replace(line, basis=LineBasis.MEASURED, note=f"{line.note}; {note}" if line.note else note)
+
+    return replace(
+        bill,
+        lines=tuple(measured(line) for line in bill.lines),
+        page_cache=tuple(measured(line) for line in bill.page_cache),
+    )
+
+
+def _key(line: BillLine, names: Mapping[str, str] | None) -> LineKey:
+    device = line.device if names is None else names.get(line.device, line.device)
+    return (device, line.formula)
+
+
+def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], bool]]:
+    """The buffers that *bill* foresees; the lines of one mapping are put together."""
+    mapped: dict[str, list[tuple[str, int]]] = {}
+    for line in (*bill.lines, *bill.page_cache):
+        part, bound = (line.formula, line.bytes), line.basis is LineBasis.UPPER_BOUND
+        if line.term is Term.OVERHEAD and line.formula != OUTPUT_FORMULA:
+            continue
+        if line.formula in _MAPPED:
+            mapped.setdefault(line.device, []).append(part)
+        elif line.term is Term.OVERHEAD:
+            yield (line.device, "output", ""), (part,), bound
+        elif line.term is Term.WEIGHTS:
+            yield (line.device, "weights", line.formula.partition(".")[2]), (part,), bound
+        elif line.bytes:
+            yield (line.device, line.term.value, ""), (part,), bound
+    for device, parts in mapped.items():
+        yield (device, "weights", "plain"), tuple(parts), False
+
+
+def _group_of(buffer: LoadedBuffer) -> _Group:
+    """Where the log's *buffer* belongs: device, term, and which kind of weights."""
+    kind = ""
+    if buffer.term == "weights":
+        kind = "device"
+        for part, name in (("REPACK", "repack"), ("AMX", "amx"), ("_Host", "pinned"), ("CPU", "plain")):
+            if part in buffer.buffer:
+                kind = name
+                break
+    return buffer.device, buffer.term, kind
+
+
+def _rows(
+    group: _Group, planned: list[tuple[tuple[str, int], ...]], printed: list[int], *, bound: bool
+) -> Iterable[BufferRow]:
+    """Pairs by size where there are as many printed as planned; else sums (a split file is several mappings)."""
+    device, term, _ = group
+    if len(planned) == len(printed):
+        pairs = zip(sorted(planned, key=_sum), ([n] for n in sorted(printed)), strict=True)
+    else:
+        pairs = zip([tuple(part for parts in planned for part in parts)], [printed], strict=True)
+    for parts, figures in pairs:
+        precision = PRECISION_BYTES * max(1, len(figures))
+        row = BufferRow(
+            device=device,
+            term=term,
+            parts=parts,
+            actual_bytes=sum(figures),
+            precision_bytes=precision,
+            verdict=Verdict.DIFFERS,
+        )
+        gap = row.actual_bytes - row.planned_bytes
+        if abs(gap) <= precision:
+            row = replace(row, verdict=Verdict.HELD)
+        elif bound and gap < 0:
+            row = replace(row, verdict=Verdict.WITHIN)
+        yield row
+
+
+def _sum(parts: tuple[tuple[str, int], ...]) -> int:
+    return sum(n for _, n in parts)
