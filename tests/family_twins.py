@@ -589,9 +589,9 @@ TWINS: dict[str, Twin] = {
 }
 
 
-def write_twin(folder: Path, name: str) -> Path:
-    """Write the twin *name* and return its path."""
-    twin = TWINS[name]
+def write_twin(folder: Path, name: str, twin: Twin | None = None) -> Path:
+    """Write the twin *name*, or another under that name, and return its path."""
+    twin = twin or TWINS[name]
     block: Shapes = {
         "attn_norm.weight": (WIDTH,),
         "attn_q.weight": (WIDTH, HEADS * HEAD),

@@ -25,6 +25,8 @@ _BUFFER = re.compile(
     r"(\S.*?) size = +([\d.]+) MiB"
 )
 _LOADED = "model loaded"
+#: The first words about a second context, with weights of its own or on those of the model.
+_DRAFTS = ("loading draft model", "creating MTP draft context")
 _REAL_LOAD = "loading model tensors"
 
 
@@ -83,6 +85,24 @@ def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLo
 
 def run_server(arguments: Sequence[str], *, endpoints: Sequence[str] = (), deadline_s: float = 60.0) -> LoadLog:
     """Start ``llama-server``, wait until it has loaded, read its log, end it."""
+    lines, loaded = load_lines(arguments, deadline_s=deadline_s)
+    assert loaded, "\n".join(lines[-30:])
+    return read_load_log(lines, endpoints)
+
+
+def run_drafting_server(arguments: Sequence[str], *, endpoints: Sequence[str] = ()) -> tuple[LoadLog, LoadLog]:
+    """The same for a server that drafts: the buffers of the model, and those of its draft."""
+    lines, loaded = load_lines(arguments)
+    assert loaded, "\n".join(lines[-30:])
+    second = next(number for number, line in enumerate(lines) if any(words in line for words in _DRAFTS))
+    draft = read_load_log(lines[second:], endpoints)
+    # a draft head's graph is reserved twice: again once tokens are to be picked in it
+    draft.compute = {device: sizes[-1:] for device, sizes in draft.compute.items()}
+    return read_load_log(lines[:second], endpoints), draft
+
+
+def load_lines(arguments: Sequence[str], *, deadline_s: float = 60.0) -> tuple[list[str], bool]:
+    """What ``llama-server`` says until it has loaded (True) or given up."""
     command = [
         str(SERVER),
         "--host",
@@ -95,10 +115,9 @@ def run_server(arguments: Sequence[str], *, endpoints: Sequence[str] = (), deadl
         *arguments,
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        lines, loaded = _read_until_loaded(process, deadline_s)
+        said = _read_until_loaded(process, deadline_s)
         process.kill()
-    assert loaded, "\n".join(lines[-30:])
-    return read_load_log(lines, endpoints)
+    return said
 
 
 def run_cli(arguments: Sequence[str]) -> LoadLog:

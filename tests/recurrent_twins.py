@@ -256,12 +256,13 @@ DRAFT: Tensors = {
 }
 
 
-def _drafting(trunk: Callable[[int], Tensors], head: Tensors) -> Callable[[int], Tensors]:
+def drafting(trunk: Callable[[int], Tensors], head: Tensors) -> Callable[[int], Tensors]:
     return lambda block: {**head, **DRAFT} if block == BLOCKS - 1 else trunk(block)
 
 
-#: Name → architecture, extra keys, the tensors of each block.
-TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
+#: Architecture, extra keys, the tensors of each block.
+RecurrentTwin: TypeAlias = tuple[str, Mapping[str, object], Callable[[int], Tensors]]
+TWINS: dict[str, RecurrentTwin] = {
     "mamba": ("mamba", FIRST_SCAN_KEYS, lambda _: {**NORM, **MAMBA}),
     "falcon-mamba": ("mamba", {**FIRST_SCAN_KEYS, ".ssm.dt_b_c_rms": True}, lambda _: {**NORM, **MAMBA}),
     "mamba2": ("mamba2", SCAN_KEYS, lambda _: {**NORM, **MAMBA2}),
@@ -374,7 +375,7 @@ TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
     "qwen35-draft": (
         "qwen35",
         {**DELTA_KEYS, ".rope.dimension_sections": [11, 11, 10, 0], ".nextn_predict_layers": 1},
-        _drafting(
+        drafting(
             _spaced({**DELTA, **SPLIT, **BETA_ALPHA}, {**NORM, **POST_NORM, **DENSE}),
             {**GATED, **NORM, **POST_NORM, **DENSE},
         ),
@@ -382,7 +383,7 @@ TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
     "qwen3next-draft": (
         "qwen3next",
         {**DELTA_KEYS, **EXPERT_KEYS, ".nextn_predict_layers": 1},
-        _drafting(
+        drafting(
             _spaced(
                 {**DELTA, **SPLIT, "ssm_ba.weight": (WIDTH, 2 * SCAN_HEADS)},
                 {**NORM, **POST_NORM, **GATED_SHARED},
@@ -393,9 +394,9 @@ TWINS: dict[str, tuple[str, Mapping[str, object], Callable[[int], Tensors]]] = {
 }
 
 
-def write_recurrent_twin(folder: Path, name: str) -> Path:
-    """Write the twin *name* and return its path."""
-    architecture, keys, tensors = TWINS[name]
+def write_recurrent_twin(folder: Path, name: str, twin: RecurrentTwin | None = None) -> Path:
+    """Write the twin *name*, or another under that name, and return its path."""
+    architecture, keys, tensors = twin or TWINS[name]
     last_norm = "token_embd_norm.weight" if architecture.startswith("lfm2") else "output_norm.weight"
     rows: list[TensorRow] = [("token_embd.weight", (WIDTH, VOCAB), "q6_K"), (last_norm, (WIDTH,), "f32")]
     if architecture.startswith("rwkv"):

@@ -74,8 +74,9 @@ def test_a_plan_fits_and_places_every_layer_once(spec: ModelSpec, on: Machine, w
     for row in rows:
         assert 0 <= row.total_bytes <= row.capacity_bytes
         assert row.headroom_bytes == row.capacity_bytes - row.total_bytes
-    growth = sum(line.bytes for line in answer.bill.growth)
-    assert rows[-1].total_bytes + growth <= host_capacity(on.host)
+        assert row.total_bytes <= row.peak_bytes <= answer.bill.needed_bytes(row.id) <= row.capacity_bytes
+    growth = sum(line.bytes for line in answer.bill.growth if line.device == HOST)
+    assert rows[-1].total_bytes + rows[-1].process_bytes + growth <= host_capacity(on.host)
     asked = work.context if work.context is not None else 1
     slots = answer.settings.n_parallel
     assert slots == work.users

@@ -44,12 +44,35 @@ def render(snapshot: dict[str, Any]) -> str:
             f"{model['in_flight']} in flight, {model['restarts']} restarts, plan {model['plan_id']}"
         )
         lines += _live(model)
+        lines += _held(model)
         for device in model["devices"]:
             measured = device["measured_bytes"]
             found = "not measured yet" if measured is None else f"it says {format_bytes(measured)}"
             planned, expected = format_bytes(device["planned_bytes"]), format_bytes(device["expected_in_log_bytes"])
             lines.append(f"  {device['id']:<8} planned {planned:>12}; the engine should say {expected}, {found}")
     return harmless("\n".join(lines))
+
+
+def _held(model: dict[str, Any]) -> list[str]:
+    """Whether the bill held at the last start, and what the kernel counts."""
+    found = model["reconciliation"]
+    if found is None:
+        return []
+    wrong = [row for row in found["rows"] if row["verdict"] == "differs"]
+    count = len(found["rows"])
+    lines = [f"  bill held: {count - len(wrong)} of {count} buffers"]
+    lines += [
+        f"    {row['device']} {row['term']} planned {format_bytes(row['planned_bytes'])}, "
+        f"is {format_bytes(row['actual_bytes'])}"
+        for row in wrong
+    ]
+    process = found["process"]
+    if process["anonymous_bytes"] is not None and process["file_bytes"] is not None:
+        lines.append(
+            f"  resident at the start: {format_bytes(process['anonymous_bytes'])} its own, "
+            f"{format_bytes(process['file_bytes'])} of mapped files"
+        )
+    return lines
 
 
 def _live(model: dict[str, Any]) -> list[str]:

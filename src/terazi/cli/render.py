@@ -20,6 +20,7 @@ TERMS = (
     ("▒", "state", "state_bytes"),
     ("░", "compute", "compute_bytes"),
     ("#", "overhead", "overhead_bytes"),
+    ("=", "beside the model", "beside_bytes"),
 )
 #: How many times the largest card a host may be before its bar gets a scale of its own.
 _LARGE_HOST = 3
@@ -140,7 +141,7 @@ def _memory(share: DeviceShare) -> list[str]:
         for size, name in (
             (share.anonymous_bytes, "anonymous"),
             (share.pinned_bytes, "pinned"),
-            (share.page_cache_bytes, "file pages read at every token"),
+            (share.page_cache_bytes, "file pages"),
         )
         if size
     ]

@@ -10,6 +10,7 @@ from terazi.cli import options
 from terazi.cli.terminal import tell
 from terazi.errors import TeraziError, UsageError
 from terazi.placement.plan import Refusal
+from terazi.service.records import with_records
 from terazi.service.weigh import find_machine, split_command_line, weigh_command, weigh_model
 from terazi.service.weighing import Weighing
 
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
             options.pins(args),
             price_per_kwh=args.price_per_kwh,
         )
+    weighing = with_records(weighing)
     if args.verify:
         from terazi.service.verify_bill import verify
 
@@ -101,9 +103,8 @@ def _weigh_file(args: argparse.Namespace) -> int:
             words = split_command_line(line)
             if not words:
                 continue
-            text = document_text(
-                weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
-            )
+            weighing = weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
+            text = document_text(with_records(weighing))
         except TeraziError as error:
             failed = True
             text = error_text(line[:_COMMAND_LINE_LIMIT], error)

@@ -35,7 +35,10 @@ class NvmlGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlReport:
-    """All that the driver told. ``nvlinked`` and ``p2p`` hold pairs of NVML indices, lower first."""
+    """All that the driver told. ``nvlinked`` and ``p2p`` hold pairs of NVML indices, lower first.
+
+    ``processes`` are (NVML index, process id, bytes), of those that compute and whose memory the driver knows.
+    """
 
     driver: str | None
     gpus: tuple[NvmlGpu, ...]
@@ -43,6 +46,7 @@ class NvmlReport:
     p2p: frozenset[tuple[int, int]]
     notes: tuple[str, ...]
     complete: bool
+    processes: tuple[tuple[int, int, int], ...] = ()
 
 
 def parse_nvml(text: str) -> NvmlReport:
@@ -52,6 +56,7 @@ def parse_nvml(text: str) -> NvmlReport:
     gpus: list[NvmlGpu] = []
     notes: list[str] = []
     pairs: dict[str, set[tuple[int, int]]] = {"nvlink": set(), "p2p": set()}
+    processes: list[tuple[int, int, int]] = []
     for line in text.splitlines():
         try:
             item = json.loads(line)
@@ -69,13 +74,17 @@ def parse_nvml(text: str) -> NvmlReport:
             for name, found in pairs.items():
                 if item.get(name) == _P2P_OK:
                     found.add(pair)
+        elif kind == "process":
+            index, pid, used = (_whole(item, name) for name in ("index", "pid", "memory_used"))
+            if index is not None and pid is not None and used is not None:
+                processes.append((index, pid, used))
         elif kind == "error":
             notes.append(_text(item, "text") or "NVIDIA driver: an error without a text")
         elif kind == "end":
             complete = True
     return NvmlReport(
         driver=driver, gpus=tuple(gpus), notes=tuple(notes), complete=complete,
-        nvlinked=frozenset(pairs["nvlink"]), p2p=frozenset(pairs["p2p"]),
+        nvlinked=frozenset(pairs["nvlink"]), p2p=frozenset(pairs["p2p"]), processes=tuple(processes),
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceBill:
-    """The lines of one device, summed by term."""
+    """The lines of one device, summed by term; ``beside_bytes`` is all that isn't for the model itself."""
 
     device: str
     weights_bytes: int
@@ -87,11 +87,13 @@ class DeviceBill:
     state_bytes: int
     compute_bytes: int
     overhead_bytes: int
+    beside_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """Sum of the five terms."""
-        return self.weights_bytes + self.kv_bytes + self.state_bytes + self.compute_bytes + self.overhead_bytes
+        """Sum of the five terms and of what is beside the model."""
+        own = self.weights_bytes + self.kv_bytes + self.state_bytes + self.compute_bytes + self.overhead_bytes
+        return own + self.beside_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +104,8 @@ class Bill:
     were repacked or sent to a card): the kernel drops them as soon as it needs the room, so they are no part of
     ``total_bytes``. The engine's log counts them into its mapped buffer.
     ``loading`` lines are held only while the engine loads (staging buffers, a profile run), beside the weights and
-    before caches and compute buffers are made; ``peak_bytes`` is what must be free at the worst moment.
+    before caches and compute buffers are made (a part beside the model, such as a draft that the engine lets go
+    again: after them); ``peak_bytes`` is what must be free at the worst moment.
     ``process`` lines are what the program itself takes beside the buffers that its log adds up to (code, heap,
     stacks). They are held all the time, but they are no part of ``total_bytes``, which is the engine's own number.
     ``growth`` lines (host prompt cache, context checkpoints, work buffers) are ceilings that an engine reaches only
@@ -134,12 +137,14 @@ class Bill:
     def peak_bytes(self, device: str) -> int:
         """The most that *device* holds until the engine is ready, the program itself included.
 
-        Either all the lines, or the weights and the overhead together with what is held only while loading.
+        Either all the lines with what is loaded beside them and let go again, or the weights and the overhead
+        together with what is held only while the model loads.
         """
         there = self.on(device)
-        staged = sum(line.bytes for line in self.loading if line.device == device)
+        staged = sum(line.bytes for line in self.loading if line.device == device and not line.part)
+        dropped = sum(line.bytes for line in self.loading if line.device == device and line.part)
         loading = there.weights_bytes + there.overhead_bytes + staged
-        return max(there.total_bytes, loading if staged else 0) + self.process_bytes(device)
+        return max(there.total_bytes + dropped, loading if staged else 0) + self.process_bytes(device)
 
     def needed_bytes(self, device: str) -> int:
         """What must be free on *device*: the peak while loading, or what is held once the first requests came."""
@@ -163,7 +168,10 @@ class Bill:
         return tuple(line for line in self.lines if line.part == part)
 
     def on(self, device: str) -> DeviceBill:
-        """The lines of *device*, summed by term (all zero for a device without lines)."""
+        """The lines of *device*, summed by term (all zero for a device without lines).
+
+        Drafts, projectors and adapters don't mix with the model's own terms: they are ``beside_bytes``.
+        """
         return DeviceBill(
             device=device,
             weights_bytes=_sum(self.lines, device, Term.WEIGHTS),
@@ -171,8 +179,9 @@ class Bill:
             state_bytes=_sum(self.lines, device, Term.STATE),
             compute_bytes=_sum(self.lines, device, Term.COMPUTE),
             overhead_bytes=_sum(self.lines, device, Term.OVERHEAD),
+            beside_bytes=sum(line.bytes for line in self.lines if line.device == device and line.part),
         )
 
 
 def _sum(lines: Iterable[BillLine], device: str, term: Term) -> int:
-    return sum(line.bytes for line in lines if line.device == device and line.term is term)
+    return sum(line.bytes for line in lines if line.device == device and line.term is term and not line.part)

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 from terazi.hardware.machine import Machine
 from terazi.memory.companion import Companion
+from terazi.memory.llama_cpp.draft import settle
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
@@ -35,6 +36,7 @@ def follow(
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
+    settings = settle(settings, companions)
     capacity = capacity_of(machine)
     judged = judge(spec, machine, settings, capacity, companions)
     if not judged.shortfall:

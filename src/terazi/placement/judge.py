@@ -143,6 +143,7 @@ def _share(device: str, name: str, bill: Bill, resolved: Resolved, capacity: Cap
         total_bytes=held.total_bytes,
         capacity_bytes=limit,
         headroom_bytes=limit - held.total_bytes,
+        beside_bytes=held.beside_bytes,
         process_bytes=process,
         loading_bytes=bill.peak_bytes(device) - held.total_bytes - process,
         anonymous_bytes=kinds.anonymous_bytes,
@@ -157,7 +158,7 @@ def _stays_in_ram(
     """Repeating layers, or parts of them, or their cache, on the host."""
     if HOST in resolved.layer_devices[:-1]:
         return True
-    if any(line.device == HOST and line.term in {Term.KV, Term.STATE} and line.bytes for line in bill.lines):
+    if any(line.device == HOST and line.term in {Term.KV, Term.STATE} and line.bytes for line in bill.of("")):
         return True
     if not (settings.override_tensor or settings.cpu_moe or settings.n_cpu_moe):
         return False

@@ -20,6 +20,7 @@ class Verdict(StrEnum):
 class DeviceShare:
     """What one device holds. ``layers`` is the inclusive range (first, last); index ``block_count`` is the output.
 
+    ``beside_bytes`` is for a draft, a projector or adapters beside the model, all terms of theirs together.
     ``capacity_bytes`` is what the plan may use there (free memory less the reserve for others),
     ``headroom_bytes`` what the bill's lines leave of it. ``process_bytes`` is what the program itself takes
     besides, ``loading_bytes`` what is missing from both to the peak while loading. The last three say what kind of
@@ -37,6 +38,7 @@ class DeviceShare:
     total_bytes: int
     capacity_bytes: int
     headroom_bytes: int
+    beside_bytes: int = 0
     process_bytes: int = 0
     loading_bytes: int = 0
     anonymous_bytes: int = 0

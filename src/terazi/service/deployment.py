@@ -7,7 +7,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.binary import Binary
 from terazi.engines.llama_cpp.endpoints import MAX_BODY, parse_metrics, parse_props, parse_slots
 from terazi.engines.llama_cpp.launch import launch_spec
+from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.gateway.backend import HeldMemory, ModelCard
 from terazi.memory.bill import HOST
 from terazi.models.spec import ArrayInfo, ModelSpec
@@ -25,6 +26,7 @@ from terazi.service.weighing import Weighing
 from terazi.supervisor.health import EngineClient
 from terazi.supervisor.log import claim
 from terazi.supervisor.runner import EngineRunner
+from terazi.telemetry.reconciliation import ProcessMemory, Reconciliation, to_json
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
 _UNNAMEABLE = re.compile(r"[,\s-]*[,\s][,\s-]*")
@@ -34,10 +36,20 @@ class Deployment:
     """Implements the gateway's ``Backend``."""
 
     def __init__(
-        self, weighing: Weighing, plan: Plan, binary: Binary, *, alias: str, run_dir: Path, limits: LlamaCppTable
+        self,
+        weighing: Weighing,
+        plan: Plan,
+        binary: Binary,
+        *,
+        alias: str,
+        run_dir: Path,
+        limits: LlamaCppTable,
+        on_ready: Callable[["Deployment"], None] = lambda _: None,
     ) -> None:
         self.weighing = weighing
         self.plan = plan
+        self.reconciliation: Reconciliation | None = None
+        self._build = binary.label
         self.card = make_card(weighing.spec, plan, alias=alias)
         self.log_path, self._log_lock = claim(run_dir / "logs", _slug(self.card.id))
         self._in_flight = 0
@@ -61,6 +73,7 @@ class Deployment:
             run_dir=str(run_dir),
             log_path=self.log_path,
             in_flight=lambda: self._in_flight,
+            on_change=lambda state: on_ready(self) if state.phase is Phase.READY else None,
         )
 
     @property
@@ -102,6 +115,20 @@ class Deployment:
         """Wait until the engine answers; raises EngineError if it won't."""
         await self.runner.wait_ready()
 
+    def reconcile(self, process: ProcessMemory) -> Reconciliation:
+        """Hold the plan's bill against what the engine's log said while it loaded."""
+        report = self.runner.report
+        self.reconciliation = Reconciliation(
+            plan_id=self.plan.id,
+            engine=self.plan.engine,
+            build=self._build,
+            model=self.card.id,
+            wall_s=time.time(),
+            rows=() if report is None else reconcile(self.plan.bill, report),
+            process=process,
+        )
+        return self.reconciliation
+
     def _uptime_s(self) -> float | None:
         started = self.runner.started_at
         return None if started is None else asyncio.get_running_loop().time() - started
@@ -138,6 +165,7 @@ class Deployment:
             "restarts": self.runner.restarts,
             "context": self.card.context_length,
             "forecast": None if self.weighing.forecast is None else dataclasses.asdict(self.weighing.forecast),
+            "reconciliation": None if self.reconciliation is None else to_json(self.reconciliation),
             "live": await self._ask() if self.runner.state.phase is Phase.READY else None,
             "devices": [
                 {

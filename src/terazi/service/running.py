@@ -19,7 +19,7 @@ from terazi.gateway.access import check_exposure
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import find_backend
 from terazi.gateway.server import Gateway
-from terazi.hardware.probe import load_catalogue
+from terazi.hardware.probe import load_catalogue, read_process_memory
 from terazi.memory.llama_cpp.settings import BUILD
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
@@ -30,11 +30,14 @@ from terazi.service.config import Config
 from terazi.service.deployment import Deployment, model_id
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.paths import cache_dir, state_dir
+from terazi.service.records import keep, with_records
 from terazi.service.weigh import find_machine, weigh_model
 from terazi.service.weighing import Weighing
 from terazi.supervisor.find_engine import find_llama_server, list_devices
 from terazi.supervisor.log import read_log
+from terazi.supervisor.process import resident
 from terazi.supervisor.sweep import sweep_orphans
+from terazi.telemetry.reconciliation import ProcessMemory
 
 #: How long requests in flight may go on after the first Ctrl-C.
 DRAIN_S = 30.0
@@ -81,6 +84,11 @@ class _Engine:
     devices: tuple[ListedDevice, ...] | None
 
 
+def _memory_of(pid: int) -> ProcessMemory:
+    anonymous, file = resident(pid)
+    return ProcessMemory(anonymous_bytes=anonymous, file_bytes=file, device_bytes=read_process_memory(pid))
+
+
 def _check_names(models: Sequence[str]) -> None:
     """Look at all headers before the first engine starts: a mistake in the last model shall not cost a load.
 
@@ -105,6 +113,7 @@ class Service:
         self._stopping = asyncio.Event()
         self._started = time.monotonic()
         self._url = ""
+        self._reconciling: set[asyncio.Task[None]] = set()
 
     # ---- Directory
 
@@ -230,7 +239,7 @@ class Service:
             self._request.pins,
             price_per_kwh=self._request.price_per_kwh,
         )
-        self._reporter.weighed(weighing)
+        self._reporter.weighed(with_records(weighing))
         for note in unused:
             self._reporter.say(f"note: {note}")
         if isinstance(weighing.outcome, Refusal):
@@ -263,6 +272,7 @@ class Service:
                 alias=model,
                 run_dir=state,
                 limits=self._request.config.engines.llama_cpp,
+                on_ready=self._became_ready,
             )
             self._deployments.append(deployment)
             deployment.runner.start()
@@ -280,10 +290,26 @@ class Service:
                 self._reporter.loading(deployment.card.id, detail)
             if ready.done():
                 await ready
+                await asyncio.gather(*self._reconciling)
         finally:
             for task in (ready, stopping):
                 task.cancel()
             await asyncio.gather(ready, stopping, return_exceptions=True)
+
+    def _became_ready(self, deployment: Deployment) -> None:
+        """After each start, a restart too."""
+        task = asyncio.ensure_future(self._reconcile(deployment))
+        self._reconciling.add(task)
+        task.add_done_callback(self._reconciling.discard)
+
+    async def _reconcile(self, deployment: Deployment) -> None:
+        """Hold the bill against the log, say how that went in a line, and keep it."""
+        pid = deployment.runner.pid
+        process = await asyncio.to_thread(_memory_of, pid) if pid is not None else ProcessMemory()
+        found = deployment.reconcile(process)
+        self._reporter.say(f"{deployment.card.id}: {found.sentence()}")
+        if found.rows:
+            await asyncio.to_thread(keep, found, self._reporter.say)
 
     async def _until_stopped(self) -> None:
         """Returns on a stop; raises when the last engine has failed for good."""
@@ -308,6 +334,7 @@ class Service:
     async def _shut_down(self, gateway: Gateway) -> None:
         await gateway.drain(DRAIN_S)
         await asyncio.gather(*(d.runner.stop(drain_s=0) for d in self._deployments))
+        await asyncio.gather(*self._reconciling, return_exceptions=True)
         await gateway.stop()
 
     def _light(self, state: Path, control_token: str) -> Path | None:

@@ -18,8 +18,9 @@ from pathlib import Path
 from terazi.engines.llama_cpp import oracle
 from terazi.engines.llama_cpp.binary import Binary
 from terazi.engines.llama_cpp.observe import LogReader
-from terazi.engines.llama_cpp.reconcile import LineKey, confirm, lines_held, reconcile
+from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.engines.llama_cpp.stand_ins import StoodIn, stand_in
+from terazi.engines.measured import LineKey, confirm
 from terazi.errors import UsageError
 from terazi.hardware.machine import Host
 from terazi.memory.bill import HOST, Bill, LineBasis
@@ -36,6 +37,7 @@ from terazi.service.weighing import Weighing
 from terazi.supervisor.asking import ask, stand_ins
 from terazi.supervisor.find_engine import find_llama_server, list_devices
 from terazi.supervisor.process import free_port
+from terazi.telemetry.reconciliation import lines_held
 from terazi.units import format_bytes
 
 #: The estimator answers in seconds, also for a trillion parameters.

@@ -8,6 +8,7 @@ from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
+from terazi.memory.llama_cpp.draft import settle, speculation_notes
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
@@ -69,11 +70,15 @@ def weigh_words(
         raise UsageError(f"the {command.tool} command names no local model file", hint="add -m path/to/model.gguf")
     spec = load_model(command.model_path)
     _check_architecture(spec)
+    companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
+    for companion in companions:
+        _check_architecture(companion.spec)
+    command = dataclasses.replace(command, settings=settle(command.settings, companions))
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
-    companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=command.notes)
+    notes = (*command.notes, *speculation_notes(spec, command.settings, companions))
+    weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
 
 
@@ -135,6 +140,9 @@ def _weighing(
     speed = None
     if isinstance(outcome, Plan):
         speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
+        if outcome.settings.speculation.kinds:
+            said = "without speculation: what drafts save or cost depends on how many are right, and isn't forecast"
+            speed = dataclasses.replace(speed, basis=(*speed.basis, said))
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 

@@ -127,6 +127,20 @@ def free_port() -> int:
     return port
 
 
+def resident(pid: int) -> tuple[int | None, int | None]:
+    """Resident bytes of *pid* that only swap could take, and those of mapped files; None where they can't be known.
+
+    ``RssAnon`` and ``RssFile`` of ``/proc/PID/status`` (proc_pid_status(5)), Linux only.
+    """
+    found: dict[str, int] = {}
+    with suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith(("RssAnon:", "RssFile:")):
+                name, n_kib = line.split()[:2]
+                found[name] = int(n_kib) * 1024
+    return found.get("RssAnon:"), found.get("RssFile:")
+
+
 def activity(pid: int) -> tuple[int, int] | None:
     """Bytes resident and bytes read so far, as a sign of life; None if they can't be known here."""
     try:

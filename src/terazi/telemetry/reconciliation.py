@@ -90,6 +90,19 @@ class Reconciliation:
         return sentence(self.rows)
 
 
+def lines_held(rows: Iterable[BufferRow]) -> dict[tuple[str, str], int]:
+    """(device, formula) → planned bytes, of the lines all of whose rows held."""
+    held: dict[tuple[str, str], int] = {}
+    wrong: set[tuple[str, str]] = set()
+    for row in rows:
+        for formula, n in row.parts:
+            key = (row.device, formula)
+            held[key] = held.get(key, 0) + n
+            if row.verdict is not Verdict.HELD:
+                wrong.add(key)
+    return {key: n for key, n in held.items() if key not in wrong}
+
+
 def sentence(rows: Iterable[BufferRow]) -> str:
     """How many of *rows* are as planned, and which aren't."""
     rows = tuple(rows)

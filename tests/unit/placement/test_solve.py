@@ -6,6 +6,7 @@ import pytest
 
 from specs import card, llama_70b, llama_spec, machine, smollm2
 from terazi.errors import UsageError
+from terazi.memory.bill import HOST
 from terazi.memory.workload import Workload
 from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.solve import context_steps, solve
@@ -195,8 +196,8 @@ def test_prompt_cache_takes_what_ram_leaves_and_no_more() -> None:
     tight = _plan(solve(llama_spec(), machine(card(0), host_gib=4), Workload(context=4096), {}))
     assert tight.settings.cache_ram_mib is not None
     assert 0 < tight.settings.cache_ram_mib < 8192
-    growth = sum(line.bytes for line in tight.bill.growth)
-    assert growth <= tight.devices[-1].headroom_bytes
+    growth = sum(line.bytes for line in tight.bill.growth if line.device == HOST)
+    assert growth <= tight.devices[-1].room_bytes
     none = _plan(solve(llama_spec(), machine(card(0), host_gib=0.5), Workload(context=4096), {}))
     assert none.settings.cache_ram_mib == 0
 
@@ -208,4 +209,4 @@ def test_unified_memory_is_not_counted_twice() -> None:
     assert isinstance(answer, Refusal)
     small = _plan(solve(llama_spec(), one, Workload(context=4096), {}))
     host_row = small.devices[-1]
-    assert host_row.capacity_bytes == round(28 * GIB) - small.devices[0].total_bytes
+    assert host_row.capacity_bytes == round(28 * GIB) - small.bill.needed_bytes("CUDA0")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from terazi.memory.llama_cpp.layers import ALL_LAYERS
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.speculation import NO_SPECULATION, Speculation
 
 
 class Flag(NamedTuple):
@@ -34,6 +35,31 @@ def settings_argv(
     for flag in (*memory_flags(settings), FIT_OFF):
         words += [flag.names[0]] if flag.value is None else [flag.names[0], flag.value]
     return tuple(words)
+
+
+def _speculation_flags(s: Speculation) -> list[Flag]:
+    """What differs from the engine's defaults."""
+    default = NO_SPECULATION
+    layers = "all" if s.n_gpu_layers == ALL_LAYERS else str(s.n_gpu_layers)
+    overrides = ",".join(f"{pattern}={buffer}" for pattern, buffer in s.override_tensor)
+    kinds = None if s.kinds is None else ",".join(s.kinds) or "none"
+    said = (
+        (("--spec-type",), kinds, s.kinds is not None),
+        (("--spec-draft-n-max",), str(s.n_max), s.n_max != default.n_max),
+        (("--no-spec-draft-backend-sampling",), None, not s.backend_sampling),
+        (("-ngld", "--spec-draft-ngl"), layers, s.n_gpu_layers is not None),
+        (("-devd", "--spec-draft-device"), ",".join(s.devices), bool(s.devices)),
+        (("-ctkd", "--spec-draft-type-k"), s.type_k, s.type_k != default.type_k),
+        (("-ctvd", "--spec-draft-type-v"), s.type_v, s.type_v != default.type_v),
+        (("-otd", "--spec-draft-override-tensor"), overrides, bool(overrides)),
+        (("-cmoed", "--spec-draft-cpu-moe"), None, s.cpu_moe),
+        (("-ncmoed", "--spec-draft-n-cpu-moe"), str(s.n_cpu_moe), s.n_cpu_moe > 0),
+        (("--spec-ngram-simple-size-m",), str(s.ngram_simple_m), s.ngram_simple_m != default.ngram_simple_m),
+        (("--spec-ngram-map-k-size-m",), str(s.ngram_map_k_m), s.ngram_map_k_m != default.ngram_map_k_m),
+        (("--spec-ngram-map-k4v-size-m",), str(s.ngram_map_k4v_m), s.ngram_map_k4v_m != default.ngram_map_k4v_m),
+        (("--spec-ngram-mod-n-max",), str(s.ngram_mod_n_max), s.ngram_mod_n_max != default.ngram_mod_n_max),
+    )
+    return [Flag(names=names, value=value) for names, value, when in said if when]
 
 
 def memory_flags(s: LlamaCppSettings) -> tuple[Flag, ...]:
@@ -73,7 +99,8 @@ def memory_flags(s: LlamaCppSettings) -> tuple[Flag, ...]:
     add(("--cache-ram", "-cram"), str(s.cache_ram_mib), when=s.cache_ram_mib is not None)
     add(("--ctx-checkpoints", "-ctxcp"), str(s.ctx_checkpoints), when=s.ctx_checkpoints is not None)
     add(("--embedding", "--embeddings"), when=s.embedding)
-    # b11434 has one --load-mode where older builds had --no-mmap and --mlock; mapped is what "auto" does.
-    mode = {(True, True): "mmap+mlock", (False, True): "mlock", (False, False): "none"}.get((s.mmap, s.mlock))
-    add(("-lm", "--load-mode"), mode, when=mode is not None)
+    flags += _speculation_flags(s.speculation)
+    add(("--check-tensors",), when=s.check_tensors)
+    add(("-lm", "--load-mode"), s.load_mode, when=s.load_mode != "auto")
+    add(("-lzm", "--lazy-mode"), s.lazy_mode, when=s.lazy_mode != "auto")
     return tuple(flags)

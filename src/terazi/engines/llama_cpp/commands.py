@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from terazi.engines.llama_cpp.extra_files import FILE_FLAGS, ExtraFile, with_file
 from terazi.engines.llama_cpp.flags import flag_values
-from terazi.engines.llama_cpp.setters import FALSEY, SWITCH_SETTERS, TRUTHY, VALUE_SETTERS, Setter, read_int
+from terazi.engines.llama_cpp.setters import SWITCH_SETTERS, VALUE_SETTERS
+from terazi.engines.llama_cpp.values import FALSEY, TRUTHY, Setter, read_int
 from terazi.errors import UsageError
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.resolve import SERVER_SLOTS
@@ -43,6 +44,8 @@ _MOVERS = {
     "--device": ("-dev", "LLAMA_ARG_DEVICE"),
     "--rpc": ("", "LLAMA_ARG_RPC"),
     "--load-mode": ("-lm", "LLAMA_ARG_LOAD_MODE"),
+    "--lazy-mode": ("-lzm", "LLAMA_ARG_LAZY_MODE"),
+    "--check-tensors": ("", ""),
     "--override-tensor": ("-ot", "LLAMA_ARG_OVERRIDE_TENSOR"),
     "--n-cpu-moe": ("-ncmoe", "LLAMA_ARG_N_CPU_MOE"),
     "--n-cpu-ffn": ("-ncffn", "LLAMA_ARG_N_CPU_FFN"),
@@ -50,8 +53,25 @@ _MOVERS = {
     "--ctx-checkpoints": ("-ctxcp --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
     "--fit": ("-fit", "LLAMA_ARG_FIT"),
     "--spec-type": ("", "LLAMA_ARG_SPEC_TYPE"),
-    "--spec-draft-n-max": ("", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
+    "--spec-default": ("", ""),
     "--spec-draft-model": ("-md --model-draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
+    "--spec-draft-hf": ("-hfd -hfrd --hf-repo-draft", "LLAMA_ARG_SPEC_DRAFT_HF_REPO"),
+    "--spec-draft-n-max": ("", "LLAMA_ARG_SPEC_DRAFT_N_MAX"),
+    "--spec-draft-backend-sampling": ("", "LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING"),
+    "--spec-draft-ngl": ("-ngld --gpu-layers-draft --n-gpu-layers-draft", "LLAMA_ARG_N_GPU_LAYERS_DRAFT"),
+    "--spec-draft-device": ("-devd --device-draft", ""),
+    "--spec-draft-type-k": ("-ctkd --cache-type-k-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K"),
+    "--spec-draft-type-v": ("-ctvd --cache-type-v-draft", "LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V"),
+    "--spec-draft-override-tensor": ("-otd --override-tensor-draft", ""),
+    "--spec-draft-cpu-moe": ("-cmoed --cpu-moe-draft", "LLAMA_ARG_SPEC_DRAFT_CPU_MOE"),
+    "--spec-draft-n-cpu-moe": (
+        "-ncmoed --n-cpu-moe-draft --spec-draft-ncmoe",
+        "LLAMA_ARG_SPEC_DRAFT_N_CPU_MOE",
+    ),
+    "--spec-ngram-simple-size-m": ("", ""),
+    "--spec-ngram-map-k-size-m": ("", ""),
+    "--spec-ngram-map-k4v-size-m": ("", ""),
+    "--spec-ngram-mod-n-max": ("", ""),
     "--kv-unified": ("-kvu", "LLAMA_ARG_KV_UNIFIED"),
     "--swa-full": ("", "LLAMA_ARG_SWA_FULL"),
     "--kv-offload": ("-kvo", "LLAMA_ARG_KV_OFFLOAD"),
@@ -69,6 +89,7 @@ _NEGATIVE = {
     **dict.fromkeys(("-nkvo", "--no-kv-offload"), "--kv-offload"),
     **dict.fromkeys(("-nr", "--no-repack"), "--repack"),
     "--no-op-offload": "--op-offload",
+    "--no-spec-draft-backend-sampling": "--spec-draft-backend-sampling",
 }
 #: Spellings of other builds that this one refuses → (flag, value) that mean the same here.
 _FORMER = {
@@ -78,13 +99,24 @@ _FORMER = {
 }
 #: Flags where a suffix such as ``4k`` would be dropped in silence.
 _WHOLE_NUMBERS = frozenset(
-    {"--ctx-size", "--parallel", "--batch-size", "--ubatch-size", "--gpu-layers", "--main-gpu", "--n-cpu-moe"}
+    {
+        "--ctx-size",
+        "--parallel",
+        "--batch-size",
+        "--ubatch-size",
+        "--gpu-layers",
+        "--main-gpu",
+        "--n-cpu-moe",
+        "--spec-draft-n-max",
+        "--spec-draft-ngl",
+        "--spec-draft-n-cpu-moe",
+    }
 )
 #: Flags whose memory isn't in the bill → what it is.
 _NOT_WEIGHED = {
     **dict.fromkeys(("-mm", "--mmproj", "-mmu", "--mmproj-url"), "the multimodal projector"),
-    **dict.fromkeys(("-hfd", "-hfrd", "--hf-repo-draft", "--spec-draft-hf"), "the draft model and its cache"),
-    **dict.fromkeys(("--spec-type", "--spec-default"), "the extra outputs of speculative decoding"),
+    **dict.fromkeys(("-lcs", "--lookup-cache-static"), "the lookup cache of n-grams, a copy for each slot"),
+    **dict.fromkeys(("-lcd", "--lookup-cache-dynamic"), "the lookup cache of n-grams, a copy for each slot"),
     **dict.fromkeys(("--lora", "--lora-scaled"), "the LoRA adapters"),
     **dict.fromkeys(("--control-vector", "--control-vector-scaled"), "the control vectors"),
     **dict.fromkeys(("-bs", "--backend-sampling"), "the buffers of sampling on the device"),
@@ -225,15 +257,21 @@ class _Reader:
             hf_repo=self._names.get("--hf-repo"),
             hf_file=self._names.get("--hf-file"),
             settings=settings,
-            extra_files=self._files,
+            extra_files=self._extra_files(),
             unknown_flags=tuple(self._unknown),
             notes=tuple(self._notes),
         )
 
+    def _extra_files(self) -> tuple[ExtraFile, ...]:
+        """A draft from a repository: ``-md`` beside it names the file there."""
+        repo = self._names.get("--spec-draft-hf")
+        if not repo:
+            return self._files
+        file = next((f":{found.path}" for found in self._files if found.flag == "--spec-draft-model"), "")
+        return with_file(self._files, "--spec-draft-model", f"hf:{repo}{file}")
+
     def _apply(self, flag: str, spelt: str, values: list[str]) -> None:
-        if flag == "--spec-type" and values == ["draft-mtp"]:
-            self._note("Not in the bill: the cache and the graph of the draft head itself (--spec-type draft-mtp).")
-        elif flag in _NOT_WEIGHED:
+        if flag in _NOT_WEIGHED:
             self._note(f"Not in the bill: {_NOT_WEIGHED[flag]} ({' '.join([spelt, *values])}).")
         if flag == "--kv-unified-per-slot":
             self._per_slot = _number(values[0], spelt)

@@ -4,11 +4,11 @@ In: ``Bill``, ``LoadReport``. Out: rows of the telemetry's kind. The log prints 
 b11434), so a figure holds if it is the nearest that can be printed.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from terazi.engines.llama_cpp.observe import LoadedBuffer, LoadReport
-from terazi.memory.bill import Bill, BillLine, LineBasis, Term
+from terazi.memory.bill import Bill, LineBasis, Term
 from terazi.telemetry.reconciliation import BufferRow, Verdict
 from terazi.units import MIB
 
@@ -21,7 +21,6 @@ _TERMS = ("weights", "kv", "state", "compute", "output")
 #: A mapping is one buffer in the log, and these are the lines of one.
 _MAPPED = frozenset({"weights.plain", "weights.mapped-gaps", "weights.lazy"})
 
-LineKey = tuple[str, str]
 _Group = tuple[str, str, str]
 
 
@@ -47,52 +46,6 @@ def reconcile(bill: Bill, report: LoadReport) -> tuple[BufferRow, ...]:
     for group in sorted({*planned, *printed}, key=lambda g: (devices.index(g[0]), _TERMS.index(g[1]), g[2])):
         rows += _rows(group, planned.get(group, []), printed.get(group, []), bound=group in bounds)
     return tuple(rows)
-
-
-def lines_held(rows: Iterable[BufferRow]) -> dict[LineKey, int]:
-    """(device, formula) → planned bytes, of the lines all of whose rows held."""
-    held: dict[LineKey, int] = {}
-    wrong: set[LineKey] = set()
-    for row in rows:
-        for formula, n in row.parts:
-            key = (row.device, formula)
-            held[key] = held.get(key, 0) + n
-            if row.verdict is not Verdict.HELD:
-                wrong.add(key)
-    return {key: n for key, n in held.items() if key not in wrong}
-
-
-def confirm(bill: Bill, held: Mapping[LineKey, int], note: str, *, names: Mapping[str, str] | None = None) -> Bill:
-    """*bill* with every line measured that *held* names with just its bytes.
-
-    Args:
-        bill: what was planned.
-        held: from :func:`lines_held`.
-        note: who measured, and when; it is appended to the line's note.
-        names: device id in the bill → device id in *held*, where they differ (stand-ins).
-    """
-    sums: dict[LineKey, int] = {}
-    every = (*bill.lines, *bill.page_cache)
-    for line in every:
-        key = _key(line, names)
-        sums[key] = sums.get(key, 0) + line.bytes
-
-    def measured(line: BillLine) -> BillLine:
-        key = _key(line, names)
-        if line.basis is LineBasis.MEASURED or not line.bytes or held.get(key) != sums[key]:
-            return line
-        return replace(line, basis=LineBasis.MEASURED, note=f"{line.note}; {note}" if line.note else note)
-
-    return replace(
-        bill,
-        lines=tuple(measured(line) for line in bill.lines),
-        page_cache=tuple(measured(line) for line in bill.page_cache),
-    )
-
-
-def _key(line: BillLine, names: Mapping[str, str] | None) -> LineKey:
-    device = line.device if names is None else names.get(line.device, line.device)
-    return (device, line.formula)
 
 
 def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], bool]]:

@@ -5,48 +5,26 @@ a bad value is a ``ValueError`` with a sentence that says what is allowed.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeAlias
 
-from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
-from terazi.memory.llama_cpp.layers import ALL_LAYERS
+from terazi.engines.llama_cpp.speculation_setters import SPECULATION_SETTERS, SPECULATION_SWITCHES
+from terazi.engines.llama_cpp.values import (
+    Setter,
+    read_cache_type,
+    read_count,
+    read_gpu_layers,
+    read_int,
+    read_names,
+    read_overrides,
+    read_switch,
+)
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 
-Setter: TypeAlias = Callable[[LlamaCppSettings, str], LlamaCppSettings]
-
-TRUTHY = frozenset({"on", "enabled", "true", "1"})
-FALSEY = frozenset({"off", "disabled", "false", "0"})
 #: ``llama_max_devices`` (``GGML_SCHED_MAX_BACKENDS``); ``arg.cpp`` takes fewer shares than that.
 MAX_DEVICES = 16
+LOAD_MODES = ("auto", "none", "mmap", "mlock", "mmap+mlock", "dio")
 #: ``LLM_FFN_DENSE_REGEX`` of ``common/common.h``, for one block.
 _DENSE_OF = r"blk\.{}\.ffn_(up|down|gate)\."
-
-
-def read_int(value: str) -> int:
-    """Read a number as ``std::stoi`` does: leading digits count, what follows them is dropped."""
-    text = value.lstrip()
-    end = 1 if text[:1] in {"+", "-"} else 0
-    while end < len(text) and text[end] in "0123456789":
-        end += 1
-    digits = text[:end]
-    if not digits.strip("+-"):
-        raise ValueError("it takes a whole number")
-    if len(digits) > 32:  # Python itself refuses to read thousands
-        raise ValueError("it takes a number of 32 bits")
-    number = int(digits)
-    if not -(2**31) <= number < 2**31:
-        raise ValueError("it takes a number of 32 bits")
-    return number
-
-
-def read_switch(value: str) -> bool:
-    """Read a boolean as ``parse_bool_value`` does."""
-    if value in TRUTHY:
-        return True
-    if value in FALSEY:
-        return False
-    raise ValueError("it takes on or off")
 
 
 def _n_ctx(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
@@ -87,30 +65,16 @@ def _flash_attn(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
         raise ValueError("it takes on, off or auto") from None
 
 
-def _cache_type(value: str) -> str:
-    if value not in CACHE_TYPES:
-        raise ValueError(f"it takes one of {', '.join(CACHE_TYPES)}")
-    return value
-
-
 def _type_k(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    return replace(settings, type_k=_cache_type(value))
+    return replace(settings, type_k=read_cache_type(value))
 
 
 def _type_v(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    return replace(settings, type_v=_cache_type(value))
+    return replace(settings, type_v=read_cache_type(value))
 
 
 def _gpu_layers(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    if value == "auto":
-        return replace(settings, n_gpu_layers=None)
-    if value == "all":
-        return replace(settings, n_gpu_layers=ALL_LAYERS)
-    try:
-        number = read_int(value)
-    except ValueError:
-        raise ValueError("it takes a number of layers, auto or all") from None
-    return replace(settings, n_gpu_layers=None if number < 0 else number)
+    return replace(settings, n_gpu_layers=read_gpu_layers(value))
 
 
 def _split_mode(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
@@ -135,52 +99,33 @@ def _main_gpu(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
     return replace(settings, main_gpu=read_int(value))
 
 
-def _names(value: str) -> tuple[str, ...]:
-    names = tuple(name for name in value.split(",") if name)
-    if not names:
-        raise ValueError("it takes a list of names, separated by commas")
-    return names
-
-
 def _devices(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    return replace(settings, devices=_names(value))
+    return replace(settings, devices=read_names(value))
 
 
 def _rpc(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
     # each --rpc adds its servers to those before
-    return replace(settings, rpc=settings.rpc + _names(value))
+    return replace(settings, rpc=settings.rpc + read_names(value))
 
 
 def _load_mode(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    modes = {
-        "auto": (True, False),
-        "none": (False, False),
-        "mmap": (True, False),
-        "mlock": (False, True),
-        "mmap+mlock": (True, True),
-        "dio": (False, False),
-    }
-    if value not in modes:
-        raise ValueError(f"it takes one of {', '.join(modes)}")
-    mmap, mlock = modes[value]
-    return replace(settings, mmap=mmap, mlock=mlock)
+    if value not in LOAD_MODES:
+        raise ValueError(f"it takes one of {', '.join(LOAD_MODES)}")
+    return replace(settings, load_mode=value)
+
+
+def _lazy_mode(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    if value not in {"on", "off", "auto"}:
+        raise ValueError("it takes on, off or auto")
+    return replace(settings, lazy_mode=value)
 
 
 def _override_tensor(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    pairs = []
-    for part in value.split(","):
-        pattern, equals, buffer_type = part.partition("=")
-        if not equals or not buffer_type:
-            raise ValueError("it takes pairs of a tensor pattern and a buffer type, like exps=CPU")
-        pairs.append((pattern, buffer_type))
-    return replace(settings, override_tensor=(*settings.override_tensor, *pairs))
+    return replace(settings, override_tensor=(*settings.override_tensor, *read_overrides(value)))
 
 
 def _n_cpu_moe(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    number = read_int(value)
-    if number < 0:
-        raise ValueError("it takes a number of layers from 0")
-    return replace(settings, n_cpu_moe=number)
+    return replace(settings, n_cpu_moe=read_count(value, "layers"))
 
 
 def _n_cpu_ffn(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
@@ -189,17 +134,6 @@ def _n_cpu_ffn(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
         raise ValueError("it takes a number of layers from 0 to 512")
     pairs = tuple((_DENSE_OF.format(block), "CPU") for block in range(number))
     return replace(settings, override_tensor=settings.override_tensor + pairs)
-
-
-def _spec_type(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    return replace(settings, draft_mtp=settings.draft_mtp or "draft-mtp" in value.split(","))
-
-
-def _draft_tokens(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
-    number = read_int(value)
-    if number < 0:
-        raise ValueError("it takes a number of tokens from 0")
-    return replace(settings, draft_tokens=number)
 
 
 def _cache_ram(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
@@ -216,8 +150,7 @@ def _fit(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
 
 #: Canonical flag → setter, for flags that take a value.
 VALUE_SETTERS: dict[str, Setter] = {
-    "--spec-type": _spec_type,
-    "--spec-draft-n-max": _draft_tokens,
+    **SPECULATION_SETTERS,
     "--ctx-size": _n_ctx,
     "--parallel": _n_parallel,
     "--batch-size": _n_batch,
@@ -232,6 +165,7 @@ VALUE_SETTERS: dict[str, Setter] = {
     "--device": _devices,
     "--rpc": _rpc,
     "--load-mode": _load_mode,
+    "--lazy-mode": _lazy_mode,
     "--override-tensor": _override_tensor,
     "--n-cpu-moe": _n_cpu_moe,
     "--n-cpu-ffn": _n_cpu_ffn,
@@ -242,11 +176,13 @@ VALUE_SETTERS: dict[str, Setter] = {
 
 #: Canonical switch → setter; the value is ``on``, or ``off`` from a negative spelling.
 SWITCH_SETTERS: dict[str, Setter] = {
+    **SPECULATION_SWITCHES,
     "--kv-unified": lambda settings, value: replace(settings, kv_unified=read_switch(value)),
     "--swa-full": lambda settings, value: replace(settings, swa_full=read_switch(value)),
     "--kv-offload": lambda settings, value: replace(settings, kv_offload=read_switch(value)),
     "--repack": lambda settings, value: replace(settings, repack=read_switch(value)),
     "--op-offload": lambda settings, value: replace(settings, op_offload=read_switch(value)),
+    "--check-tensors": lambda settings, value: replace(settings, check_tensors=read_switch(value)),
     "--no-host": lambda settings, value: replace(settings, no_host=read_switch(value)),
     "--cpu-moe": lambda settings, value: replace(settings, cpu_moe=read_switch(value)),
     "--embedding": lambda settings, value: replace(settings, embedding=read_switch(value)),

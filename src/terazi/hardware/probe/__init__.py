@@ -6,5 +6,6 @@ Does I/O; imported only by ``service`` and ``cli``.
 
 from terazi.hardware.probe.catalogue import load_catalogue
 from terazi.hardware.probe.machine import read_machine
+from terazi.hardware.probe.nvml import read_process_memory
 
-__all__ = ["load_catalogue", "read_machine"]
+__all__ = ["load_catalogue", "read_machine", "read_process_memory"]

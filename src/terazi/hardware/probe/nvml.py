@@ -80,6 +80,23 @@ def ask_driver(deadline_s: float) -> ChildAnswer:
     return ChildAnswer(text=got.decode(errors="replace"), failure=failure)
 
 
+def read_process_memory(
+    pid: int, *, root: str = "/", deadline_s: float = 5.0
+) -> tuple[tuple[str, int], ...] | None:
+    """(device id, bytes) that the driver counts for *pid*, its context included; None if it names no such process.
+
+    In a container the driver may name processes by the host's numbers, and then says nothing here.
+    """
+    if not driver_present(root):
+        return None
+    from terazi.hardware.parse_nvml import parse_nvml
+
+    report = parse_nvml(ask_driver(deadline_s).text)
+    ids = {gpu.index: f"CUDA{place}" for place, gpu in enumerate(report.gpus)}
+    found = tuple((ids[index], used) for index, its, used in report.processes if its == pid and index in ids)
+    return found or None
+
+
 def _stop(child: "subprocess.Popen[bytes]", *, ask_first: bool) -> bool:
     """End the child; False if even SIGKILL didn't within a second."""
     import subprocess

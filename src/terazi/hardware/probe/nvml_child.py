@@ -73,6 +73,9 @@ def _tell_gpu(index: int, handle: object) -> None:
         mig=isinstance(mig, list | tuple) and bool(mig) and mig[0] == 1,
         **_ask_memory(handle),
     )
+    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    for process in processes if isinstance(processes, list) else ():
+        _tell(kind="process", index=index, pid=process.pid, memory_used=process.usedGpuMemory)
 
 
 def main() -> None:

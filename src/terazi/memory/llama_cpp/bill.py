@@ -1,28 +1,29 @@
 """Puts llama.cpp's bill together from the rules of this package."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import state_bytes
-from terazi.memory.llama_cpp.buffers import CUDA_LIKE, alignment_bytes, backend_of
-from terazi.memory.llama_cpp.cache_rules import window_length
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.draft import DRAFT, draft_context, settle
+from terazi.memory.llama_cpp.draft_bill import with_draft
+from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
-from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.growth import growth_lines
+from terazi.memory.llama_cpp.kv import CacheGroup
+from terazi.memory.llama_cpp.loading import loading_lines
+from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer
-from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
+from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, WeightBuffer
 from terazi.memory.llama_cpp.workings import Direct, Workings
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB, pad
-
-#: MiB; ``cache_ram_mib`` of ``common/common.h``.
-DEFAULT_CACHE_RAM_MIB = 8192
-#: A slot; ``n_ctx_checkpoints`` of ``common/common.h``.
-DEFAULT_CHECKPOINTS = 32
 
 #: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
 FIT_MARGIN_BYTES = 1024 * MIB
@@ -58,31 +59,61 @@ def weigh(
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
-    family = family_of(spec)
-    work = workings or Direct(spec, family, devices, isa)
-    resolved = work.resolve(settings)
-    caches = work.caches(settings, resolved)
-    states = work.states(settings, resolved)
-    buffers = work.buffers(settings, resolved)
-    lines = [
-        *(_weights(buffer) for buffer in buffers),
-        *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
-        *_state(spec, settings, resolved, states),
-        *_compute(work, settings, resolved, known=family is not None),
-        *_overhead(spec, settings, resolved),
-    ]
+    settings = settle(settings, companions)
+    resolved = workings.resolve(settings) if workings else resolve(spec, settings, devices)
+
+    def of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Bill:
+        return _of_context(spec, settings, resolved, Direct(spec, family_of(spec), isa))
+
+    bill = _of_context(spec, settings, resolved, workings or Direct(spec, family_of(spec), isa))
+    if settings.speculation.kinds is not None or companions:
+        held = {device: bill.on(device).total_bytes for device in bill.devices()}
+        draft = draft_context(spec, settings, resolved, devices, companions, held=held)
+        bill = with_draft(bill, spec, settings, resolved, draft=draft, weigh_context=of_context)
     reasons = (
-        *_reasons(spec, settings, resolved, family, lines),
-        *(f"What {c.flag} loads isn't in this bill." for c in companions),
+        *bill.reasons,
+        *_fit_reasons(settings, resolved, bill),
+        *(f"What {c.flag} loads isn't in this bill." for c in companions if c.part != DRAFT),
     )
+    return replace(bill, reasons=reasons, exact=not reasons)
+
+
+def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings) -> Bill:
+    """What one model and its one context hold."""
+    family = family_of(spec)
+    buffers = work.buffers(settings, resolved)
+    gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
+    caches, states = work.caches(settings, resolved), work.states(settings, resolved)
     return Bill(
         engine="llama.cpp",
         build=BUILD,
-        lines=tuple(lines),
-        page_cache=tuple(_gap(buffer) for buffer in buffers if buffer.buffer_bytes > buffer.tensor_bytes),
-        growth=tuple(_growth(spec, settings, resolved, caches, states=states, family=family)),
-        exact=not reasons,
-        reasons=reasons,
+        lines=context_lines(spec, settings, resolved, work),
+        page_cache=tuple(gap for gap in gaps if gap.memory is Memory.PAGE_CACHE),
+        loading=tuple(loading_lines(settings, resolved, buffers)),
+        process=tuple(process_lines(spec, settings, resolved)),
+        growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
+        reasons=tuple(_reasons(spec, settings, resolved, family)),
+    )
+
+
+def context_lines(
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings
+) -> tuple[BillLine, ...]:
+    """The lines of one model and its one context, as the bill has them."""
+    known = family_of(spec) is not None
+    buffers = work.buffers(settings, resolved)
+    return (
+        *(_weights(buffer, settings) for buffer in buffers),
+        # what is locked can't be dropped, read or not
+        *(
+            gap
+            for gap in (_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
+            if gap.memory is Memory.PINNED
+        ),
+        *_caches(work.cache_groups(settings, resolved), LineBasis.EXACT if known else LineBasis.UPPER_BOUND),
+        *_state(spec, settings, resolved, work.states(settings, resolved)),
+        *_compute(spec, settings, resolved, work, known=known),
+        *_overhead(spec, settings, resolved),
     )
 
 
@@ -91,21 +122,23 @@ def _reasons(
     settings: LlamaCppSettings,
     resolved: Resolved,
     family: Family | None,
-    lines: list[BillLine],
 ) -> Iterator[str]:
     if family is None:
         yield (
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
             "layer and a generous compute buffer are counted."
         )
-    if settings.draft_mtp:
-        yield "The draft head's own cache and graph aren't in this bill."
+    elif resolved.draft_head and spec.architecture not in HEADS:
+        yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
     if settings.split_mode == "tensor" and len(resolved.devices) > 1:
         yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+
+
+def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
     if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
         for device in resolved.devices:
             held = sum(
-                line.bytes for line in lines if line.device == device.id and line.formula != "driver-context"
+                line.bytes for line in bill.lines if line.device == device.id and line.formula != "driver-context"
             )
             if held > device.memory_free_bytes - FIT_MARGIN_BYTES:
                 yield (
@@ -120,7 +153,7 @@ def _fit_may_change(settings: LlamaCppSettings) -> bool:
     return settings.n_ctx == 0 or not (placed or settings.cpu_moe or settings.n_cpu_moe)
 
 
-def _weights(buffer: WeightBuffer) -> BillLine:
+def _weights(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
     return BillLine(
         term=Term.WEIGHTS,
         device=buffer.device,
@@ -128,8 +161,10 @@ def _weights(buffer: WeightBuffer) -> BillLine:
         bytes=min(buffer.tensor_bytes, pad(buffer.buffer_bytes, alignment_bytes(None))),
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
-        memory=_weights_memory(buffer),
-        note=_KIND_NOTES[buffer.kind] + (", mapped from the file" if buffer.mapped else ""),
+        memory=_weights_memory(buffer, settings),
+        note=_KIND_NOTES[buffer.kind]
+        + (", mapped from the file" if buffer.mapped else "")
+        + (", locked" if settings.mlock and _locks(buffer) else ""),
     )
 
 
@@ -137,38 +172,41 @@ def _memory(device: str) -> Memory:
     return Memory.ANONYMOUS if device == HOST else Memory.DEVICE
 
 
-def _weights_memory(buffer: WeightBuffer) -> Memory:
-    if buffer.kind is BufferKind.PINNED:
+def _locks(buffer: WeightBuffer) -> bool:
+    """Whether ``--load-mode mlock`` locks *buffer*: those of the host that are no copies in another layout."""
+    return buffer.kind in {BufferKind.PLAIN, BufferKind.PINNED}
+
+
+def _weights_memory(buffer: WeightBuffer, settings: LlamaCppSettings) -> Memory:
+    if buffer.kind is BufferKind.PINNED or (settings.mlock and _locks(buffer)):
         return Memory.PINNED
     return Memory.PAGE_CACHE if buffer.mapped else _memory(buffer.device)
 
 
-def _gap(buffer: WeightBuffer) -> BillLine:
+def _gap(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
+    locked = settings.mlock and _locks(buffer)
     return BillLine(
         term=Term.WEIGHTS,
         device=buffer.device,
-        bytes=buffer.buffer_bytes - buffer.tensor_bytes,
+        bytes=buffer.gap_bytes,
         formula="weights.mapped-gaps",
         basis=LineBasis.EXACT,
-        memory=Memory.PAGE_CACHE,
-        note="mapped along with them: tensors between the first and the last that live elsewhere",
+        memory=Memory.PINNED if locked else Memory.PAGE_CACHE,
+        note="mapped along with them: tensors between the first and the last that live elsewhere"
+        + (", locked too" if locked else ""),
     )
 
 
-def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLine]:
-    groups: dict[tuple[str, bool], list[CacheLayer]] = {}
-    for cache in caches:
-        if not cache.shared:
-            groups.setdefault((cache.device, cache.window), []).append(cache)
-    for (device, window), group in groups.items():
+def _caches(groups: tuple[CacheGroup, ...], basis: LineBasis) -> Iterator[BillLine]:
+    for group in groups:
         yield BillLine(
             term=Term.KV,
-            device=device,
-            bytes=sum(cache.k_bytes + cache.v_bytes for cache in group),
-            formula="kv.window" if window else "kv.full",
+            device=group.device,
+            bytes=group.n_bytes,
+            formula="kv.window" if group.window else "kv.full",
             basis=basis,
-            memory=_memory(device),
-            note=f"{len(group)} layers of {group[0].cells} cells",
+            memory=_memory(group.device),
+            note=f"{group.layers} layers of {group.cells} cells",
         )
 
 
@@ -192,10 +230,15 @@ def _state(
         )
 
 
-def _compute(work: Workings, settings: LlamaCppSettings, resolved: Resolved, *, known: bool) -> Iterator[BillLine]:
+def _compute(
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings, *, known: bool
+) -> Iterator[BillLine]:
     sizes = work.compute_bytes(settings, resolved)
-    formula = "compute.replay" if known else "compute.bound"
-    basis = _replay_basis(resolved) if known else LineBasis.UPPER_BOUND
+    formula, basis = "compute.replay", _replay_basis(resolved)
+    if not known or (resolved.draft_head and spec.architecture not in HEADS):
+        formula, basis = "compute.bound", LineBasis.UPPER_BOUND
+    # the host's own lies in the first device's pinned memory, if it has some (``llama_context``)
+    pinned = bool(resolved.devices) and backend_of(resolved.devices[0]) in PINNED_HOST
     for device, size in sizes.items():
         yield BillLine(
             term=Term.COMPUTE,
@@ -203,7 +246,7 @@ def _compute(work: Workings, settings: LlamaCppSettings, resolved: Resolved, *, 
             bytes=size,
             formula=formula,
             basis=basis,
-            memory=_memory(device),
+            memory=Memory.PINNED if pinned and device == HOST else _memory(device),
             note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
 
@@ -215,13 +258,15 @@ def _replay_basis(resolved: Resolved) -> LineBasis:
 
 def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
     width = spec.vocab_size + (spec.embedding_length if settings.embedding else 0)
+    # in pinned memory of the device that computes the output (``output_reserve``)
+    last = next((device for device in resolved.devices if device.id == resolved.layer_devices[-1]), None)
     yield BillLine(
         term=Term.OVERHEAD,
         device=HOST,
         bytes=4 * resolved.n_seq_max * width,
         formula="output-buffer",
         basis=LineBasis.EXACT,
-        memory=Memory.ANONYMOUS,
+        memory=Memory.PINNED if backend_of(last) in PINNED_HOST else Memory.ANONYMOUS,
         note="logits that the caller reads, one row a slot",
     )
     for device in resolved.devices:
@@ -235,51 +280,3 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
                 memory=Memory.DEVICE,
                 note=device.context_bytes.note or "what the driver takes before the first tensor",
             )
-
-
-def _growth(
-    spec: ModelSpec,
-    settings: LlamaCppSettings,
-    resolved: Resolved,
-    caches: tuple[CacheLayer, ...],
-    *,
-    states: tuple[StateLayer, ...] | None,
-    family: Family | None,
-) -> Iterator[BillLine]:
-    if settings.tool not in SERVERS:
-        return
-    limit = DEFAULT_CACHE_RAM_MIB if settings.cache_ram_mib is None else settings.cache_ram_mib
-    if limit > 0:
-        yield BillLine(
-            term=Term.OVERHEAD,
-            device=HOST,
-            bytes=limit * MIB,
-            formula="prompt-cache",
-            basis=LineBasis.UPPER_BOUND,
-            memory=Memory.ANONYMOUS,
-            note="prompts kept in host memory (--cache-ram), filled only under use",
-        )
-    count = DEFAULT_CHECKPOINTS if settings.ctx_checkpoints is None else settings.ctx_checkpoints
-    slot = 0
-    if family and not settings.swa_full:
-        slot = _window_of_a_slot(window_length(spec, family), resolved, caches)
-    # what can't be rolled back is kept: the window, and recurrent states
-    slot += sum(4 * (layer.r_width + layer.s_width) for layer in states or ())
-    if count > 0 and slot:
-        yield BillLine(
-            term=Term.OVERHEAD,
-            device=HOST,
-            bytes=count * resolved.n_seq_max * slot,
-            formula="context-checkpoints",
-            basis=LineBasis.UPPER_BOUND,
-            memory=Memory.ANONYMOUS,
-            note=f"up to {count} copies of its window cache and recurrent state for each slot (--ctx-checkpoints)",
-        )
-
-
-def _window_of_a_slot(length: int, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> int:
-    """What one sequence can hold in the window caches: its window and a micro-batch."""
-    cells = length + resolved.n_ubatch
-    rows = (cache.k_bytes + cache.v_bytes for cache in caches if cache.window)
-    lengths = {cache.cells * resolved.n_stream for cache in caches if cache.window}
-    return sum(rows) * min(cells, *lengths) // max(lengths) if lengths else 0

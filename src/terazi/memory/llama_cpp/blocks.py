@@ -105,7 +105,8 @@ def attention_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool
     trunk = trunk_length(spec)
     flags: tuple[bool, ...] = (True,) * spec.block_count
     if recurrent and recurrent.layers == "without_kv_and_ff":
-        flags = tuple(width == 0 for width in spec.feed_forward_length)
-    elif recurrent and recurrent.layers != "beside":
+        # these filters don't leave draft blocks out
+        return tuple(width == 0 for width in spec.feed_forward_length)
+    if recurrent and recurrent.layers != "beside":
         flags = tuple(not recurs for recurs in recurrent_blocks(spec, recurrent))
     return tuple(flag and block < trunk for block, flag in enumerate(flags))

@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
+from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.family import Family
@@ -118,7 +120,14 @@ def batch_of(
         rows=resolved.n_seq_max,
         kept=resolved.kept_states,
         v_transposed=not resolved.flash_attn,
+        draft_head=resolved.draft_head,
+        samples=resolved.samples,
     )
+
+
+def has_window(spec: ModelSpec, family: Family, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> bool:
+    """Whether the engine keeps a window cache beside the full one."""
+    return any(window_layers(spec, family)) if resolved.draft_head else any(cache.window for cache in caches)
 
 
 def pins_norms(tokens: int, resolved: Resolved) -> bool:
@@ -176,7 +185,7 @@ def compute_bytes(
         UsageError: if the engine would abort over the size of the graph.
     """
     setup = setup_of(spec, family, settings, resolved, placements)
-    windowed = any(cache.window for cache in caches)
+    windowed = has_window(spec, family, resolved, caches)
     flash_attn = fuses_attention(setup, resolved, caches, states)
     size_of = _size_of(resolved.devices)
     sizes = [0] * len(setup.backends)
@@ -206,10 +215,10 @@ def fuses_attention(
 
     It must run where its layer is, or none is fused.
     """
-    if not resolved.flash_attn or not may_be_refused(setup.settings, resolved, caches):
+    if not resolved.flash_attn or not may_be_refused(setup.settings, resolved, [cache.device for cache in caches]):
         return resolved.flash_attn
     slots = resolved.n_seq_max
-    windowed = any(cache.window for cache in caches)
+    windowed = has_window(setup.spec, setup.family, resolved, caches)
     probe = Reservation(slots, slots, slots)
     batch = batch_of(resolved, probe, flash_attn=True, pins=True, windowed=windowed)
     _, graph = setup.draw(batch, caches, states)
@@ -219,12 +228,14 @@ def fuses_attention(
         tokens=resolved.n_tokens,
         tensors=len(setup.placements),
     )
-    attending = [cache.block for cache in caches] or range(setup.spec.block_count)
+    trunk, count = trunk_length(setup.spec), setup.spec.block_count
+    drawn = range(trunk, count) if resolved.draft_head else range(trunk)
+    attending = [cache.block for cache in caches if cache.block in drawn] or drawn
     layers = [setup.layer_backends[block] for block in attending]
     return setup.scheduler(graph, pipeline=resolved.pipeline).fused_attention() == layers
 
 
-def may_be_refused(settings: LlamaCppSettings, resolved: Resolved, caches: tuple[CacheLayer, ...]) -> bool:
+def may_be_refused(settings: LlamaCppSettings, resolved: Resolved, cache_devices: Sequence[str]) -> bool:
     """Whether the engine looks first where ``-fa auto`` would run, and could find it elsewhere than its layer.
 
     Beside a cache on a device, it always runs there. Encoders have none.
@@ -232,7 +243,7 @@ def may_be_refused(settings: LlamaCppSettings, resolved: Resolved, caches: tuple
     given = settings.flash_attn != "auto" or is_quantised_cache(settings.type_v)
     if given or not resolved.devices:
         return False
-    return not caches or any(cache.device == HOST for cache in caches)
+    return not cache_devices or HOST in cache_devices
 
 
 def offloads(devices: tuple[Device, ...]) -> Callable[[Node, int], bool] | None:

@@ -9,6 +9,10 @@ from terazi.memory.llama_cpp.sketch import Sketch
 
 def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
     """The graph of *sketch*'s model, ready for the scheduler. Rare drawings are imported when they are needed."""
+    if sketch.batch.draft_head:
+        from terazi.memory.llama_cpp.draft_head import draw_draft_head
+
+        return draw_draft_head(sketch, caches)
     if sketch.family.drawing == "rwkv":
         from terazi.memory.llama_cpp.rwkv import draw_rwkv
 

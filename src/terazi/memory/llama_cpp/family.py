@@ -81,7 +81,7 @@ class Family(NamedTuple):
         rope_factors: the file may carry frequency factors for RoPE, of all layers or of the ``full`` ones.
         scaled_embeddings: token embeddings are scaled by ``rows``, ``whole`` (``early``: before anything else
             is drawn), ``normed``, or not at all.
-        scaled_logits: logits are scaled, where the file says how or ``always``; with ``hidden`` what they are made of.
+        scaled_logits: logits are scaled, where the file says how or ``always``; with ``hidden`` their input is.
         scaled_queries: queries are scaled before attention.
         residual_first: the last sum of a block names the residual first; with ``attention`` the first sum does.
         select_last: outputs are picked after the last block instead of inside it, or even ``after_norm``.

@@ -48,6 +48,16 @@ class CacheLayer(NamedTuple):
     index_width: int = 0
 
 
+class CacheGroup(NamedTuple):
+    """The caches of one kind on one device, those that take memory of their own. ``cells`` is a stream's length."""
+
+    device: str
+    window: bool
+    layers: int
+    cells: int
+    n_bytes: int
+
+
 def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) -> int:
     """Cells of a sliding-window cache, per stream: the window of each slot that shares it, and one micro-batch."""
     if settings.swa_full:
@@ -67,7 +77,10 @@ def widest_v(spec: ModelSpec, windows: tuple[bool, ...]) -> int:
 def cache_layers(
     spec: ModelSpec, family: Family | None, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[CacheLayer, ...]:
-    """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length."""
+    """One entry for each block that attends to a cache. Without a *family*, all keep K and V at full length.
+
+    In the context of a draft head these are the blocks behind the model's own, which never use an indexer.
+    """
     if spec.architecture in WITHOUT_CACHE:
         return ()
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
@@ -77,13 +90,13 @@ def cache_layers(
     common_v = 0 if latent or resolved.flash_attn else widest_v(spec, windows)
     owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
-    attends = attention_blocks(spec, family.recurrent if family else None)
+    attends = attention_blocks(spec, family.recurrent) if family else (True,) * spec.block_count
     layers: list[CacheLayer] = []
-    for block in range(trunk_length(spec) if family else spec.block_count):
+    for block in range(trunk_length(spec) if resolved.draft_head else 0, spec.block_count):
         heads = spec.head_count_kv[block]
         # DeciLM filters nothing: transposed V is as wide as the widest even where a block has no heads for it
         empty = heads == 0 and not (common_v and family and family.drawing == "deci")
-        if empty or not attends[block]:
+        if empty or not (attends[block] or resolved.draft_head):
             continue
         if block >= owners:
             # the last two blocks with a cache are one of each kind (``layer_reuse_cb`` of ``create_memory``)
@@ -96,7 +109,7 @@ def cache_layers(
         k_width = heads * k_head
         v_width = 0 if latent else common_v or heads * v_head
         rows = cells * resolved.n_stream
-        index = index_width(spec, family, block) if family else 0
+        index = index_width(spec, family, block) if family and not resolved.draft_head else 0
         layers.append(
             CacheLayer(
                 block=block,
@@ -114,6 +127,46 @@ def cache_layers(
             )
         )
     return tuple(layers)
+
+
+def cache_groups(caches: tuple[CacheLayer, ...]) -> tuple[CacheGroup, ...]:
+    """The caches by device and kind; shared ones take nothing."""
+    groups: dict[tuple[str, bool], list[CacheLayer]] = {}
+    for cache in caches:
+        if not cache.shared:
+            groups.setdefault((cache.device, cache.window), []).append(cache)
+    return tuple(
+        CacheGroup(device, window, len(group), group[0].cells, sum(c.k_bytes + c.v_bytes for c in group))
+        for (device, window), group in groups.items()
+    )
+
+
+def resized_groups(
+    caches: tuple[CacheLayer, ...], settings: LlamaCppSettings, resolved: Resolved, window_cells: int
+) -> tuple[CacheGroup, ...]:
+    """What ``cache_groups`` would say if *caches* were as long, and of such types, as *settings* have them."""
+    by_id = {device.id: device for device in resolved.devices}
+    widths: dict[tuple[str, bool], dict[tuple[int, int, int], int]] = {}
+    for cache in caches:
+        if not cache.shared:
+            counts = widths.setdefault((cache.device, cache.window), {})
+            key = cache.k_width, cache.v_width, cache.index_width
+            counts[key] = counts.get(key, 0) + 1
+    groups = []
+    for (where, window), counts in widths.items():
+        cells = window_cells if window else resolved.n_ctx_seq
+        device, rows = by_id.get(where), cells * resolved.n_stream
+        n_bytes = sum(
+            count
+            * (
+                _cache_bytes(device, settings.type_k, k_width, rows)
+                + _cache_bytes(device, settings.type_k, index, rows)
+                + _cache_bytes(device, settings.type_v, v_width, rows)
+            )
+            for (k_width, v_width, index), count in counts.items()
+        )
+        groups.append(CacheGroup(where, window, sum(counts.values()), cells, n_bytes))
+    return tuple(groups)
 
 
 def _cache_bytes(device: Device | None, kind: str, width: int, rows: int) -> int:

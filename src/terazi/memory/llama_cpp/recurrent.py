@@ -59,7 +59,9 @@ def scan_of(spec: ModelSpec) -> Scan:
 def state_layers(
     spec: ModelSpec, family: Family, settings: LlamaCppSettings, resolved: Resolved
 ) -> tuple[StateLayer, ...]:
-    """One entry for each block that keeps recurrent state."""
+    """One entry for each block that keeps recurrent state. Draft heads have none."""
+    if resolved.draft_head:
+        return ()
     r_width, s_width = _widths(spec)
     by_id = {device.id: device for device in resolved.devices}
     layers = []

@@ -42,6 +42,7 @@ _AMX_FORMATS = {
 _LOOKED_UP = (
     "token_embd",
     "per_layer_token_embd",
+    "nextn.embed_tokens",
     "position_embd",
     "token_types",
     "conv1d",

@@ -5,7 +5,8 @@ Contexts, slots, batches and outputs are variables of the drawing (``dims``); eq
 (``abridge``); what is left is a tape a buffer (``tape``). Whatever isn't proven to be the same is drawn anew.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from terazi.memory.bill import HOST
@@ -15,19 +16,19 @@ from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
 from terazi.memory.llama_cpp.compute import (
     Reservation,
     Setup,
+    batch_of,
     fuses_attention,
     may_be_refused,
     measure_of,
     named,
     offloads,
-    pins_norms,
     reservations,
     setup_of,
 )
 from terazi.memory.llama_cpp.dims import Condition, Trace, Values, monomial
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Node
-from terazi.memory.llama_cpp.kv import CacheLayer
+from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
@@ -127,38 +128,40 @@ class Layout:
 
 
 class Weighed(NamedTuple):
-    """What is asked about: one configuration, as far as it is worked out."""
+    """What is asked about: one configuration, as far as it is worked out.
+
+    Args:
+        groups: the caches by device and kind.
+        caches: gives them block by block; only a new drawing asks.
+    """
 
     layout: Layout
     settings: LlamaCppSettings
     resolved: Resolved
-    caches: tuple[CacheLayer, ...]
+    groups: tuple[CacheGroup, ...]
     states: tuple[StateLayer, ...]
-
-    @property
-    def window_cells(self) -> int:
-        """Cells of the window cache; 0 without one."""
-        return next((cache.cells for cache in self.caches if cache.window), 0)
+    caches: Callable[[], tuple[CacheLayer, ...]]
 
 
 class _Form(NamedTuple):
-    """Which numbers of a reservation are variables, and which follow from others."""
+    """Which numbers of a reservation are variables, and which follow from others.
 
-    tokens: int  # so many times the variable and the slots; 0: the variable itself
-    outputs: str  # "tokens", "slots", or a variable of their own
+    Args:
+        tokens: so many a slot are one of the variable; 0: the variable is all tokens.
+        outputs: ``tokens`` or ``slots`` if there are as many; else they are a variable of their own.
+        all_slots: every slot is in the batch; else it is one.
+    """
+
+    tokens: int
+    outputs: str
     all_slots: bool
-    unified: bool
-    windowed: bool
 
 
 class _Kind(NamedTuple):
-    """What decides the shape of a graph beside its layout."""
+    """What decides the shape of a graph beside its layout. In *batch* all variables are 0, or 1 if that is fixed."""
 
     form: _Form
-    fused: bool
-    flash_attn: bool
-    pins: bool
-    kept: int
+    batch: Batch
     embedding: bool
     type_k: str | int
     type_v: str | int
@@ -174,6 +177,7 @@ class Replays:
         self._unproven: set[Hashable] = set()
         self._players: dict[Hashable, Player] = {}
         self._fused: dict[Hashable, bool] = {}
+        self._looks: dict[_Kind, dict[int, Hashable]] = {}
         self._layouts = 0
 
     def layout(self, settings: LlamaCppSettings, resolved: Resolved, placements: tuple[Placement, ...]) -> Layout:
@@ -200,46 +204,41 @@ class Replays:
 
     def _fuses(self, asked: Weighed) -> bool:
         resolved, settings = asked.resolved, asked.settings
-        if not resolved.flash_attn or not may_be_refused(settings, resolved, asked.caches):
+        if not resolved.flash_attn or not may_be_refused(settings, resolved, [g.device for g in asked.groups]):
             return resolved.flash_attn
         key = (asked.layout.number, resolved, settings.type_k, settings.type_v, settings.embedding)
         fused = self._fused.get(key)
         if fused is None:
             setup = asked.layout.setup._replace(settings=settings)
-            fused = self._fused[key] = fuses_attention(setup, resolved, asked.caches, asked.states)
+            fused = self._fused[key] = fuses_attention(setup, resolved, asked.caches(), asked.states)
         return fused
 
     def _reserve(self, asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[list[int], int]:
         """The peak of every buffer, and the nodes and leaves of the graph."""
         layout, settings, resolved, rows = asked.layout, asked.settings, asked.resolved, asked.resolved.n_seq_max
-        window = asked.window_cells
-        factor, tokens = _token_form(reservation.tokens, rows)
-        form = _Form(
-            factor,
-            "tokens"
-            if reservation.outputs == reservation.tokens
-            else "slots"
-            if reservation.outputs == rows
-            else "",
-            reservation.slots == rows,
-            resolved.n_stream == 1,
-            window > 0,
-        )
+        window = next((group.cells for group in asked.groups if group.window), 0)
+        tokens, outputs = reservation.tokens, reservation.outputs
+        each, count = _token_form(tokens, rows)
+        form = _Form(each, "tokens" if outputs == tokens else "slots" if outputs == rows else "", reservation.slots == rows)
+        batch = batch_of(resolved, reservation, flash_attn=fused, pins=True, windowed=window > 0)
+        unified = 1 if resolved.n_stream == 1 else 0
         kind = _Kind(
             form,
-            fused,
-            resolved.flash_attn,
-            pins_norms(reservation.tokens, resolved),
-            resolved.kept_states,
+            batch._replace(tokens=0, outputs=0, slots=0, rows=0, streams=unified),
             settings.embedding,
             _type_key(settings.type_k, exact=layout.exact_types),
             _type_key(settings.type_v, exact=layout.exact_types),
         )
         scene = self._scenes.get((layout.number, kind))
         if scene is None:
-            scene = self._scenes[layout.number, kind] = self._scene(asked, kind)
-        outputs = 1 if form.outputs else reservation.outputs
-        variables = (resolved.n_ctx_seq // CELLS, max(1, window // CELLS), tokens, outputs, rows)
+            scene = self._scenes[layout.number, kind] = self._scene(asked, kind, batch)
+        variables = (
+            resolved.n_ctx_seq // CELLS,
+            max(1, window // CELLS),
+            count,
+            1 if form.outputs else outputs,
+            rows,
+        )
         known = scene.peaks.get(variables)
         if known is None:
             values = Values(variables)
@@ -251,19 +250,22 @@ class Replays:
             known = scene.peaks[variables] = peaks, take.parts + more
         return known
 
-    def _scene(self, asked: Weighed, kind: _Kind) -> _Scene:
+    def _scene(self, asked: Weighed, kind: _Kind, batch: Batch) -> _Scene:
         """What to draw for *kind* in this layout, with the recordings that others have made of the same."""
-        layout, setup = asked.layout, asked.layout.setup
-        blocks = _blocks_of(self._spec, self._family, asked)
-        if blocks is None:
+        layout, setup, caches = asked.layout, asked.layout.setup, asked.caches()
+        blocks = _blocks_of(self._spec, self._family, caches)
+        if blocks is None or batch.draft_head:
             return _Scene(None, (), [])
-        caches = {cache.block: cache for cache in asked.caches}
+        by_block = {cache.block: cache for cache in caches}
         states = {state.block: state for state in asked.states}
+        drawn = self._looks.get(kind)
+        if drawn is None:
+            drawn = self._looks[kind] = _look(setup._replace(settings=asked.settings), batch, caches, asked.states)
         kinds = [
             (
                 setup.layer_backends[block],
-                _what_is_kept(setup, caches.get(block), states.get(block)),
-                _by_number(self._spec, self._family, block),
+                _what_is_kept(setup, by_block.get(block), states.get(block)),
+                drawn.get(block),
                 layout.weights.get(block),
             )
             for block in blocks
@@ -285,38 +287,30 @@ class Replays:
         chosen = tuple(blocks[place] for place in short.blocks)
         return _Scene(chosen, short.runs, self._takes.setdefault(pattern, []), pattern)
 
-    def _record(
-        self, asked: Weighed, scene: _Scene, kind: _Kind, variables: tuple[int, ...]
-    ) -> Take:
+    def _record(self, asked: Weighed, scene: _Scene, kind: _Kind, variables: tuple[int, ...]) -> Take:
         """Draw, schedule and record once more, for these *variables* and all that go the same way."""
-        trace = Trace()
-        form = kind.form
-        caches, states = asked.caches, asked.states
+        trace, form = Trace(), kind.form
         full, window, tokens, outputs, slots = (trace.variable(i, value) for i, value in enumerate(variables))
+        caches, states = asked.caches(), asked.states
         if scene.blocks is not None:
             shown = frozenset(scene.blocks)
             caches = tuple(cache for cache in caches if cache.block in shown)
             states = tuple(state for state in states if state.block in shown)
         caches = tuple(cache._replace(cells=CELLS * (window if cache.window else full)) for cache in caches)
         all_tokens = form.tokens * tokens * slots if form.tokens else tokens
-        batch = Batch(
+        batch = kind.batch._replace(
             tokens=all_tokens,
             outputs={"tokens": all_tokens, "slots": slots}.get(form.outputs, outputs),
-            streams=1 if form.unified else slots,
-            flash_attn=kind.fused,
-            windowed=form.windowed,
-            pin_norms=kind.pins,
+            streams=kind.batch.streams or slots,
             slots=slots if form.all_slots else 1,
             rows=slots,
-            kept=kind.kept,
-            v_transposed=not kind.flash_attn,
         )
         setup = asked.layout.setup._replace(settings=asked.settings)
         sketch, graph = setup.draw(batch, caches, states, scene.blocks)
         parts = len(graph.nodes) + len(graph.leaves)
-        cuts = [_cuts(sketch, [(node, 0) for node in drawn], scene) for drawn in (graph.nodes, graph.leaves)]
+        cuts = [_cuts(sketch, drawn, scene) for drawn in (graph.nodes, graph.leaves)]
         nodes, leaves = setup.scheduler(graph, pipeline=asked.resolved.pipeline).ordered()
-        tapes = record(nodes, leaves, measure_of(setup.devices), _cuts(sketch, nodes, scene))
+        tapes = record(nodes, leaves, measure_of(setup.devices), _cuts(sketch, [node for node, _ in nodes], scene))
         if tapes is None:
             # equal blocks leave different marks: nothing may stand for anything here
             self._unproven.add(scene.pattern)
@@ -333,7 +327,6 @@ class Replays:
         )
         scene.takes.append(take)
         return take
-
 
     def _player(self, tape: Tape) -> Player:
         key = (tape.parts, tuple(counts_outputs(size, _COUNT_OUTPUTS) for size, _ in tape.sizes))
@@ -357,13 +350,26 @@ def _type_key(name: str, *, exact: bool) -> str | int:
     return name if exact else 0 if kind.block_size > 1 else kind.block_bytes
 
 
-def _blocks_of(spec: ModelSpec, family: Family, asked: Weighed) -> Sequence[int] | None:
+def _blocks_of(spec: ModelSpec, family: Family, caches: tuple[CacheLayer, ...]) -> Sequence[int] | None:
     """The blocks of a drawing in which some may stand for others; None for other drawings."""
     if family.drawing not in _ABRIDGED:
         return None
     if family.recurrent:
         return range(trunk_length(spec))
-    return [cache.block for cache in asked.caches] or None
+    return [cache.block for cache in caches] or None
+
+
+def _look(
+    setup: Setup, batch: Batch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]
+) -> dict[int, Hashable]:
+    """What each block looks like in a drawing of all: its operations and their shapes, whatever made them so."""
+    sketch, graph = setup.draw(batch, caches, states)
+    first = _first_places(sketch, graph.nodes)
+    places = sorted((place, block) for block, place in first.items())
+    looks: dict[int, Hashable] = {}
+    for (start, block), (end, _) in pairwise([*places, (len(graph.nodes), -1)]):
+        looks[block] = tuple((node.op, node.kind, node.ne, node.backend is None) for node in graph.nodes[start:end])
+    return looks
 
 
 def _what_is_kept(setup: Setup, cache: CacheLayer | None, state: StateLayer | None) -> Hashable:
@@ -377,31 +383,24 @@ def _what_is_kept(setup: Setup, cache: CacheLayer | None, state: StateLayer | No
     return tuple(kept)
 
 
-def _by_number(spec: ModelSpec, family: Family, block: int) -> Hashable:
-    """What a block is by its number rather than by its tensors."""
-    deep = spec.metadata.get(f"{spec.architecture}.n_deepstack_layers", 0) if family.deep_inputs else 0
-    return (
-        spec.head_count[block],
-        spec.head_count_kv[block],
-        spec.feed_forward_length[block],
-        family.rope == "but_fourth" and block % 4 == 3,
-        isinstance(deep, int) and block < deep,
-    )
-
-
-def _cuts(sketch: Sketch, nodes: Sequence[tuple[Node, int]], scene: _Scene) -> list[tuple[int, int, int]]:
-    """Where among *nodes* the second, the third and the last copy of each run begin: with a block's first weight."""
-    if not scene.runs or scene.blocks is None:
-        return []
+def _first_places(sketch: Sketch, nodes: Iterable[Node]) -> dict[int, int]:
+    """Where among *nodes* each block begins: with the first of its weights."""
     first: dict[int, int] = {}
-    for place, (node, _) in enumerate(nodes):
+    for place, node in enumerate(nodes):
         for src in node.srcs or (node,):
             block = sketch.block_of.get(src)
             if block is not None:
                 first.setdefault(block, place)
+    return first
+
+
+def _cuts(sketch: Sketch, nodes: Iterable[Node], scene: _Scene) -> list[tuple[int, int, int]]:
+    """Where among *nodes* the second, the third and the last copy of each run begin."""
+    if not scene.runs or scene.blocks is None:
+        return []
+    first = _first_places(sketch, nodes)
     cuts = []
     for run in scene.runs:
-        copies = (scene.blocks[run.first + copy * run.period] for copy in range(3))
-        second, third, last = (first[block] for block in copies)
+        second, third, last = (first[scene.blocks[run.first + copy * run.period]] for copy in range(3))
         cuts.append((second, third, last))
     return cuts

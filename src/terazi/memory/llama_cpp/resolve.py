@@ -27,7 +27,21 @@ SERVERS = frozenset({"llama-server", "llama-cli"})
 #: Slots of a llama-server that is not told how many.
 SERVER_SLOTS = 4
 #: ``llm_arch_supports_rs_rollback``: recurrent states can go back by a few tokens.
-_ROLLS_BACK = frozenset({"qwen35", "qwen35moe", "nemotron_h", "nemotron_h_moe", "lfm2", "lfm2moe"})
+_ROLLS_BACK = frozenset(
+    {
+        "bailingmoe3",
+        "deepseek4",
+        "glm5-next",
+        "kimi-k3",
+        "lfm2",
+        "lfm2moe",
+        "nemotron_h",
+        "nemotron_h_moe",
+        "qwen35",
+        "qwen35moe",
+        "qwen4exp",
+    }
+)
 
 #: ``llama_init_from_model`` switches flash attention off for these.
 _NEVER_FUSED = frozenset({"grok"})
@@ -46,6 +60,8 @@ class Resolved(NamedTuple):
         full_offload: every layer and the output are to be offloaded, if devices are there.
         pipeline: four copies of each graph input are kept (several devices, all layers offloaded).
         kept_states: recurrent states a slot: the last, and those that a rejected draft goes back to.
+        draft_head: the context is that of the model's own draft head, beside the one of the model.
+        samples: tokens are picked in the graph (``--spec-draft-backend-sampling``).
     """
 
     n_ctx: int
@@ -62,6 +78,8 @@ class Resolved(NamedTuple):
     full_offload: bool
     pipeline: bool
     kept_states: int = 1
+    draft_head: bool = False
+    samples: bool = False
 
     @property
     def unified(self) -> bool:
@@ -146,7 +164,7 @@ def resolve_figures(spec: ModelSpec, settings: LlamaCppSettings, shared_out: Cal
         layer_devices=layer_devices,
         full_offload=full,
         pipeline=len(chosen) > 1 and full and _allows_pipeline(settings),
-        kept_states=1 + (settings.draft_tokens if settings.draft_mtp and spec.architecture in _ROLLS_BACK else 0),
+        kept_states=1 + (settings.speculation.states_back if spec.architecture in _ROLLS_BACK else 0),
     )
 
 
@@ -229,6 +247,5 @@ def _wanted_context(spec: ModelSpec, settings: LlamaCppSettings, streams: int) -
 
 def _outputs(settings: LlamaCppSettings, slots: int, n_batch_asked: int, n_batch: int) -> int:
     if settings.tool in SERVERS and not settings.embedding:
-        drafted = settings.draft_tokens if settings.draft_mtp else 0
-        return max(1, min(n_batch_asked, slots * (1 + drafted)))
+        return max(1, min(n_batch_asked, slots * (1 + settings.speculation.drafted)))
     return n_batch

@@ -8,21 +8,20 @@ parts by what they depend on: where tensors lie (``-ngl``, ``-ts``, ``-ot`` and 
 from collections.abc import Hashable, Mapping
 from dataclasses import fields
 from operator import attrgetter
-from typing import NamedTuple
 
 from terazi.hardware.machine import Device
-from terazi.memory.bill import Bill
+from terazi.memory.bill import Bill, BillLine
 from terazi.memory.companion import Companion
-from terazi.memory.llama_cpp.bill import weigh
+from terazi.memory.llama_cpp.bill import context_lines, weigh
 from terazi.memory.llama_cpp.bound import compute_bound_bytes
+from terazi.memory.llama_cpp.cache_rules import window_length
 from terazi.memory.llama_cpp.families import family_of
-from terazi.memory.llama_cpp.kv import CacheLayer
-from terazi.memory.llama_cpp.recurrent import StateLayer
+from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_layers, resized_groups, window_cells
+from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.replay import Layout, Replays, Weighed
 from terazi.memory.llama_cpp.resolve import Resolved, Shares, check_cache_types, resolve_figures, share_out
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import Placement, WeightBuffer, place_tensors, weight_buffers
-from terazi.memory.llama_cpp.workings import Direct
 from terazi.models.spec import ModelSpec
 
 #: Settings that move no tensor of the model. Every other one, also one that is new, makes a layout of its own.
@@ -46,15 +45,8 @@ _MOVES_NOTHING = frozenset(
 _layout_key = attrgetter(*(f.name for f in fields(LlamaCppSettings) if f.name not in _MOVES_NOTHING))
 
 
-class _Place(NamedTuple):
-    """What one layout holds."""
-
-    shares: Shares
-    number: int
-
-
 class Scale:
-    """A model ready to be weighed many times.
+    """A model ready to be weighed many times. It is no use to two threads at once.
 
     Args:
         spec, devices, isa: as for ``bill.weigh``.
@@ -63,17 +55,17 @@ class Scale:
     def __init__(self, spec: ModelSpec, devices: tuple[Device, ...], isa: frozenset[str]) -> None:
         self.spec, self.devices, self.isa = spec, devices, isa
         self._family = family_of(spec)
-        self._direct = Direct(spec, self._family, devices, isa)
         self._replays = Replays(spec, self._family) if self._family else None
+        self._window = window_length(spec, self._family) if self._family else 0
         self._types: set[tuple[str, str, str]] = set()
         self._shares: dict[Hashable, tuple[int, Shares]] = {}
         self._weights: dict[int, tuple[tuple[Placement, ...], tuple[WeightBuffer, ...]]] = {}
         self._layouts: dict[int, Layout] = {}
-        self._caches: dict[Hashable, tuple[CacheLayer, ...]] = {}
+        self._sample_caches: dict[Hashable, tuple[CacheLayer, ...]] = {}
+        self._groups: dict[Hashable, tuple[CacheGroup, ...]] = {}
         self._states: dict[Hashable, tuple[StateLayer, ...] | None] = {}
+        #: the number of the layout that is being weighed
         self._at = 0
-        self._now_caches: tuple[CacheLayer, ...] = ()
-        self._now_states: tuple[StateLayer, ...] | None = None
 
     def weigh(self, settings: LlamaCppSettings, companions: tuple[Companion, ...] = ()) -> Bill:
         """As ``bill.weigh``.
@@ -83,8 +75,16 @@ class Scale:
         """
         return weigh(self.spec, settings, self.devices, self.isa, companions, self)
 
+    def lines(self, settings: LlamaCppSettings) -> tuple[BillLine, ...]:
+        """The ``lines`` of a bill without companions or speculation, and nothing else of it.
+
+        Raises:
+            UsageError: for settings that llama.cpp itself refuses.
+        """
+        return context_lines(self.spec, settings, self.resolve(settings), self)
+
     def resolve(self, settings: LlamaCppSettings) -> Resolved:
-        """Defaults and clamps, for the layout of *settings*."""
+        """Defaults and clamps, for the layout of *settings*; the other parts are asked for what it gave."""
         types = (settings.type_k, settings.type_v, settings.flash_attn)
         if types not in self._types:
             check_cache_types(self.spec, settings)
@@ -93,45 +93,61 @@ class Scale:
 
     def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
         """The caches of all blocks."""
+        return cache_layers(self.spec, self._family, settings, resolved)
+
+    def cache_groups(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheGroup, ...]:
+        """The caches by device and kind."""
+        short = window_cells(self._window, settings, resolved) if self._window else 0
         key = (
             self._at,
             resolved.n_ctx_seq,
+            short,
             resolved.n_stream,
-            resolved.n_seq_max,
-            resolved.n_ubatch,
             settings.type_k,
             settings.type_v,
             resolved.flash_attn,
-            settings.swa_full,
         )
-        found = self._caches.get(key)
+        found = self._groups.get(key)
         if found is None:
-            found = self._caches[key] = self._direct.caches(settings, resolved)
-        self._now_caches = found
+            # which blocks there are, and how wide, hangs on flash attention alone
+            sample = self._sample_caches.get((self._at, resolved.flash_attn))
+            if sample is None:
+                sample = self.caches(settings, resolved)
+                self._sample_caches[self._at, resolved.flash_attn] = sample
+            found = self._groups[key] = resized_groups(sample, settings, resolved, short)
         return found
 
     def states(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...] | None:
         """The states of all blocks that recur."""
+        if self._family is None:
+            return None
         key = (self._at, resolved.n_seq_max)
         if key not in self._states:
-            self._states[key] = self._direct.states(settings, resolved)
-        self._now_states = self._states[key]
-        return self._now_states
+            self._states[key] = state_layers(self.spec, self._family, settings, resolved)
+        return self._states[key]
 
     def buffers(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[WeightBuffer, ...]:
         """Where tensors lie, by buffer."""
         return self._placed(settings, resolved)[1]
 
     def compute_bytes(self, settings: LlamaCppSettings, resolved: Resolved) -> Mapping[str, int]:
-        """Compute buffers by device, after the caches and states."""
+        """Compute buffers by device."""
         placements = self._placed(settings, resolved)[0]
         if self._replays is None:
-            return compute_bound_bytes(self.spec, settings, resolved, self._now_caches, placements)
+            caches = self.caches(settings, resolved)
+            return compute_bound_bytes(self.spec, settings, resolved, caches, placements)
         layout = self._layouts.get(self._at)
         if layout is None:
             layout = self._layouts[self._at] = self._replays.layout(settings, resolved, placements)
         return self._replays.compute_bytes(
-            Weighed(layout, settings, resolved, self._now_caches, self._now_states or ())
+            Weighed(
+                layout,
+                settings,
+                resolved,
+                self.cache_groups(settings, resolved),
+                self.states(settings, resolved) or (),
+                lambda: self.caches(settings, resolved),
+            )
         )
 
     def _shared_out(self, settings: LlamaCppSettings) -> Shares:

@@ -5,6 +5,8 @@ Names follow llama.cpp's own (``common/arg.cpp``, b11434). ``None`` means "not g
 
 from dataclasses import dataclass
 
+from terazi.memory.llama_cpp.speculation import NO_SPECULATION, Speculation
+
 #: The build whose rules this package redoes.
 BUILD = "b11434"
 
@@ -30,15 +32,16 @@ class LlamaCppSettings:
         devices: ``-dev`` names; empty is all. ``("none",)`` is the CPU alone.
         rpc: ``--rpc`` endpoints, in order.
         kv_offload: False with ``--no-kv-offload``.
-        mmap, mlock, repack, op_offload, no_host: the loading switches.
+        load_mode: ``--load-mode``: ``auto``, ``none``, ``mmap``, ``mlock``, ``mmap+mlock`` or ``dio`` (direct I/O).
+        lazy_mode: ``--lazy-mode``: ``on``, ``off`` or ``auto``: whether marked tables stay in the file.
+        repack, op_offload, no_host, check_tensors: the other loading switches.
         override_tensor: ``-ot`` pairs of (regular expression, buffer type), in order.
         cpu_moe, n_cpu_moe: ``--cpu-moe``, ``--n-cpu-moe``.
         cache_ram_mib: ``--cache-ram``; None is the engine's default (8192), -1 no limit, 0 off.
         ctx_checkpoints: ``--ctx-checkpoints``; None is the engine's default.
         embedding: ``--embedding``.
         fit: False with ``--fit off``.
-        draft_mtp: ``--spec-type draft-mtp``: the model's own draft head (its NextN blocks) is loaded.
-        draft_tokens: ``--spec-draft-n-max``, the tokens that it drafts at once.
+        speculation: ``--spec-type`` and all that belongs to it.
     """
 
     tool: str = "llama-server"
@@ -58,11 +61,12 @@ class LlamaCppSettings:
     devices: tuple[str, ...] = ()
     rpc: tuple[str, ...] = ()
     kv_offload: bool = True
-    mmap: bool = True
-    mlock: bool = False
+    load_mode: str = "auto"
+    lazy_mode: str = "auto"
     repack: bool = True
     op_offload: bool = True
     no_host: bool = False
+    check_tensors: bool = False
     override_tensor: tuple[tuple[str, str], ...] = ()
     cpu_moe: bool = False
     n_cpu_moe: int = 0
@@ -70,5 +74,19 @@ class LlamaCppSettings:
     ctx_checkpoints: int | None = None
     embedding: bool = False
     fit: bool = True
-    draft_mtp: bool = False
-    draft_tokens: int = 3
+    speculation: Speculation = NO_SPECULATION
+
+    @property
+    def draft_mtp(self) -> bool:
+        """Whether draft heads (NextN blocks) are loaded along with a model that has some."""
+        return self.speculation.uses("draft-mtp")
+
+    @property
+    def mmap(self) -> bool:
+        """Whether the file is to be mapped (``llama_model_loader``); with ``auto`` a device may turn it off."""
+        return self.load_mode in {"auto", "mmap", "mmap+mlock"}
+
+    @property
+    def mlock(self) -> bool:
+        """Whether host weights are to be locked in memory (``load_tensors``)."""
+        return self.load_mode in {"mlock", "mmap+mlock"}

@@ -31,6 +31,8 @@ class Batch(NamedTuple):
         slots: sequences in the batch; ``rows`` are those that the memory has room for.
         kept: recurrent states a slot, the last and those to go back to.
         v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
+        draft_head: the draft head is drawn, not the model.
+        samples: tokens are picked in the graph.
     """
 
     tokens: int
@@ -43,6 +45,8 @@ class Batch(NamedTuple):
     rows: int = 1
     kept: int = 1
     v_transposed: bool = False
+    draft_head: bool = False
+    samples: bool = False
 
 
 def index_by_name(placements: tuple[Placement, ...]) -> dict[str, list[Placement]]:

@@ -276,16 +276,18 @@ def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: S
         size = sizes[index]
         if what == _TAKE:
             best_size = _BEYOND
+            place = best = 0
             for block in blocks:
                 # the open end is longer than all others and comes last, so it is the last resort
                 if size <= block[1] <= best_size:
-                    best = block
-                    best_size = block[1]
-            at = address[tensor] = best[0]
-            best[0] = end = at + size
-            best[1] = best_size - size
+                    best, best_size = place, block[1]
+                place += 1
+            block = blocks[best]
+            at = address[tensor] = block[0]
+            block[0] = end = at + size
+            block[1] = best_size - size
             if best_size == size:
-                blocks.remove(best)
+                del blocks[best]
             if end > peak:
                 peak = end
             continue
@@ -294,25 +296,7 @@ def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: S
             at, size = at + size, sizes[owned] - size
             if size <= 0:
                 continue
-        end = at + size
-        place = 0
-        for block in blocks:
-            start = block[0]
-            if start + block[1] == at:
-                block[1] += size
-                place += 1
-                if place < len(blocks) and end == blocks[place][0]:
-                    block[1] += blocks.pop(place)[1]
-                break
-            if end == start:
-                # nothing ends where this begins, or it would have been met before
-                block[0] = at
-                block[1] += size
-                break
-            if start > at:
-                blocks.insert(place, [at, size])
-                break
-            place += 1
+        arena.release(at, size)
     arena.peak = peak
 
 

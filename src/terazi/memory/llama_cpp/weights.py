@@ -45,9 +45,18 @@ _NO_OUTPUT = frozenset(
         "nomic-bert-moe",
     }
 )
-#: From more than this size on, Gemma 4's per-layer embedding is left in the file and read row by row
-#: (``llama_model_loader::lazy_read::add``).
+#: Their per-layer embedding may be left in the file and read row by row (``TENSOR_READ_LAZY``), with
+#: ``--lazy-mode auto`` from more than this size on (``llama_model_loader::lazy_read::add``).
+_READ_LAZILY = frozenset({"gemma4", "qwen4exp"})
 _LAZY_BYTES = 4 << 30
+#: Types of which the CUDA and Vulkan backends look up rows, so that the engine keeps such tables in pinned memory.
+_ROW_TYPES = frozenset(
+    (
+        *("F32", "F16", "BF16", "Q1_0", "Q2_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"),
+        *("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"),
+        *("IQ1_S", "IQ1_M", "IQ4_XS"),
+    )
+)
 #: Tensors without a block number that every block refers to, so that every device gets a copy.
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
@@ -72,13 +81,21 @@ class Placement(NamedTuple):
 
 
 class WeightBuffer(NamedTuple):
-    """One buffer of weights. ``tensor_bytes`` is what its tensors need; a mapped buffer may span more."""
+    """One buffer of weights.
+
+    ``tensor_bytes`` is what its tensors need. A mapped buffer may span more, ``buffer_bytes`` in all: of that,
+    ``gap_bytes`` belong to no mapped buffer's tensors. ``largest_bytes`` is its largest tensor, as in the file, and
+    ``products`` are the types and shapes of the matrices that every token of a batch is multiplied with.
+    """
 
     device: str
     kind: BufferKind
     tensor_bytes: int
     buffer_bytes: int
     mapped: bool
+    gap_bytes: int
+    largest_bytes: int
+    products: frozenset[tuple[str, tuple[int, ...]]]
 
 
 def place_tensors(
@@ -112,18 +129,27 @@ def weight_buffers(
     for placement in placements:
         groups.setdefault((placement.device, placement.kind), []).append(placement.tensor)
     by_id = {device.id: device for device in resolved.devices}
+    mapped = {
+        key: tensors for key, tensors in groups.items() if _maps(settings, resolved, by_id.get(key[0]), key[1])
+    }
     buffers = []
-    for (where, kind), tensors in sorted(groups.items(), key=lambda group: group[0][0] != HOST):
+    for key, tensors in sorted(groups.items(), key=lambda group: group[0][0] != HOST):
+        where, kind = key
         device = by_id.get(where)
         needed = sum(_bytes(tensor, device, kind, isa) for tensor in tensors)
-        mapped = _maps(settings, resolved, device, kind)
+        span = _mapped_bytes(tensors) if key in mapped else needed
+        # what another buffer maps is counted there
+        others = [tensor for other, there in mapped.items() if other != key and key in mapped for tensor in there]
         buffers.append(
             WeightBuffer(
                 device=where,
                 kind=kind,
                 tensor_bytes=needed,
-                buffer_bytes=_mapped_bytes(tensors) if mapped else needed,
-                mapped=mapped,
+                buffer_bytes=span,
+                mapped=key in mapped,
+                gap_bytes=max(0, span - needed - _inside(tensors, others)),
+                largest_bytes=max(tensor.n_bytes for tensor in tensors),
+                products=_products(tensors),
             )
         )
     return tuple(buffers)
@@ -151,13 +177,11 @@ def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple
 
 def _is_lazy(spec: ModelSpec, tensor: Tensor, settings: LlamaCppSettings, resolved: Resolved) -> bool:
     """Whether *tensor* is mapped on its own whatever the load mode says; llama-fit-params maps nothing."""
-    return (
-        spec.architecture == "gemma4"
-        and tensor.name == "per_layer_token_embd.weight"
-        and tensor.n_bytes > _LAZY_BYTES
-        and settings.tool != "llama-fit-params"
-        and not _shares_memory(resolved)
-    )
+    if tensor.name != "per_layer_token_embd.weight" or spec.architecture not in _READ_LAZILY:
+        return False
+    if settings.tool == "llama-fit-params" or settings.lazy_mode == "off":
+        return False
+    return settings.lazy_mode == "on" or (tensor.n_bytes > _LAZY_BYTES and not _shares_memory(resolved))
 
 
 def _with_factors(spec: ModelSpec, layer_devices: tuple[str, ...]) -> tuple[str, ...]:
@@ -210,7 +234,7 @@ class _Chooser:
         return device, BufferKind.DEVICE
 
     def _host_kind(self, tensor: Tensor, *, product: bool) -> BufferKind:
-        if self._pinned and (product or not tensor.name.startswith(_INPUT)):
+        if self._pinned and (product or _row_kernel(tensor)):
             return BufferKind.PLAIN if self._mmap else BufferKind.PINNED
         if self._repack and product:
             if amx_bytes(tensor, self._isa) is not None:
@@ -220,11 +244,19 @@ class _Chooser:
         return BufferKind.PLAIN
 
 
+def _row_kernel(tensor: Tensor) -> bool:
+    """Whether a card could look up rows in *tensor*, or what else is done with a small weight (``supports_op``)."""
+    if not tensor.name.startswith(_INPUT):
+        return True
+    kind = tensor.dtype.upper()
+    return kind in _ROW_TYPES or (kind in {"IQ4_NL", "MXFP4"} and tensor.shape[0] % 256 == 0)
+
+
 def uses_mmap(settings: LlamaCppSettings, resolved: Resolved) -> bool:
-    """Whether the file is mapped. llama-fit-params never maps; an integrated GPU turns mapping off by default."""
+    """Whether the file is mapped. llama-fit-params never maps; an integrated GPU turns ``auto`` off."""
     if not settings.mmap or settings.tool == "llama-fit-params":
         return False
-    return not _shares_memory(resolved)
+    return settings.load_mode != "auto" or not _shares_memory(resolved)
 
 
 def _shares_memory(resolved: Resolved) -> bool:
@@ -247,11 +279,35 @@ def _bytes(tensor: Tensor, device: Device | None, kind: BufferKind, isa: frozens
     return allocation_bytes(device, tensor.dtype, tensor.shape, payload)
 
 
+def _products(tensors: list[Tensor]) -> frozenset[tuple[str, tuple[int, ...]]]:
+    """The output matrix is left out: few tokens of a batch come to it."""
+    kinds = {(tensor.dtype, tensor.shape): tensor for tensor in tensors if tensor.block is not None}
+    return frozenset(kind for kind, tensor in kinds.items() if multiplies(tensor))
+
+
 def _mapped_bytes(tensors: list[Tensor]) -> int:
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
+    return sum(end - start for start, end in _spans(tensors).values())
+
+
+def _spans(tensors: list[Tensor]) -> dict[int, tuple[int, int]]:
+    """File part → where the first of *tensors* begins and the last ends."""
+    spans: dict[int, tuple[int, int]] = {}
     for tensor in tensors:
-        part, end = tensor.file_index, tensor.offset + tensor.n_bytes
-        first[part] = min(first.get(part, tensor.offset), tensor.offset)
-        last[part] = max(last.get(part, end), end)
-    return sum(last[part] - first[part] for part in first)
+        part, start, end = tensor.file_index, tensor.offset, tensor.offset + tensor.n_bytes
+        known = spans.get(part, (start, end))
+        spans[part] = (min(known[0], start), max(known[1], end))
+    return spans
+
+
+def _inside(tensors: list[Tensor], others: list[Tensor]) -> int:
+    """Bytes of *others* that lie in what a mapping of *tensors* spans."""
+    if not others:
+        return 0
+    spans, own = _spans(tensors), {tensor.name for tensor in tensors}
+    return sum(
+        other.n_bytes
+        for other in {tensor.name: tensor for tensor in others}.values()
+        if other.name not in own
+        and other.file_index in spans
+        and spans[other.file_index][0] <= other.offset < spans[other.file_index][1]
+    )

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from terazi.hardware.machine import Device
 from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.compute import compute_bytes
+from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.family import Family
-from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
+from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_groups, cache_layers
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
-from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import Placement, WeightBuffer, place_tensors, weight_buffers
 from terazi.models.spec import ModelSpec
@@ -18,11 +18,11 @@ from terazi.models.spec import ModelSpec
 class Workings(Protocol):
     """Works out the parts of one model's bills on the same devices."""
 
-    def resolve(self, settings: LlamaCppSettings) -> Resolved:
-        """``resolve.resolve``; the other parts are asked for what it gave."""
-
     def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
         """``kv.cache_layers``."""
+
+    def cache_groups(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheGroup, ...]:
+        """``kv.cache_groups`` of them."""
 
     def states(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...] | None:
         """``recurrent.state_layers``; None if the family isn't known."""
@@ -35,46 +35,51 @@ class Workings(Protocol):
 
 
 class Direct:
-    """Each part straight from its module."""
+    """Each part straight from its module, once."""
 
-    def __init__(
-        self, spec: ModelSpec, family: Family | None, devices: tuple[Device, ...], isa: frozenset[str]
-    ) -> None:
-        self._spec, self._family, self._devices, self._isa = spec, family, devices, isa
-        self._caches: tuple[CacheLayer, ...] = ()
-        self._states: tuple[StateLayer, ...] | None = None
-        self._placements: tuple[Placement, ...] = ()
-
-    def resolve(self, settings: LlamaCppSettings) -> Resolved:
-        """Defaults and clamps."""
-        return resolve(self._spec, settings, self._devices)
+    def __init__(self, spec: ModelSpec, family: Family | None, isa: frozenset[str]) -> None:
+        self._spec, self._family, self._isa = spec, family, isa
+        self._caches: tuple[CacheLayer, ...] | None = None
+        self._placements: tuple[Placement, ...] | None = None
+        self._buffers: tuple[WeightBuffer, ...] | None = None
 
     def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
         """The caches of all blocks."""
-        self._caches = cache_layers(self._spec, self._family, settings, resolved)
+        if self._caches is None:
+            self._caches = cache_layers(self._spec, self._family, settings, resolved)
         return self._caches
+
+    def cache_groups(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheGroup, ...]:
+        """The caches by device and kind."""
+        return cache_groups(self.caches(settings, resolved))
 
     def states(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...] | None:
         """The states of all blocks that recur."""
-        if self._family:
-            self._states = state_layers(self._spec, self._family, settings, resolved)
-        return self._states
+        return state_layers(self._spec, self._family, settings, resolved) if self._family else None
 
     def buffers(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[WeightBuffer, ...]:
         """Where tensors lie, by buffer."""
-        self._placements = place_tensors(self._spec, settings, resolved, self._isa)
-        return weight_buffers(self._placements, settings, resolved, self._isa)
+        if self._buffers is None:
+            placements = self._placed(settings, resolved)
+            self._buffers = weight_buffers(placements, settings, resolved, self._isa)
+        return self._buffers
 
     def compute_bytes(self, settings: LlamaCppSettings, resolved: Resolved) -> Mapping[str, int]:
-        """Compute buffers by device, after all other parts."""
-        if self._family is None:
-            return compute_bound_bytes(self._spec, settings, resolved, self._caches, self._placements)
+        """Compute buffers by device."""
+        caches, placements = self.caches(settings, resolved), self._placed(settings, resolved)
+        if self._family is None or (resolved.draft_head and self._spec.architecture not in HEADS):
+            return compute_bound_bytes(self._spec, settings, resolved, caches, placements)
         return compute_bytes(
             self._spec,
             self._family,
             settings,
             resolved,
-            caches=self._caches,
-            states=self._states or (),
-            placements=self._placements,
+            caches=caches,
+            states=self.states(settings, resolved) or (),
+            placements=placements,
         )
+
+    def _placed(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[Placement, ...]:
+        if self._placements is None:
+            self._placements = place_tensors(self._spec, settings, resolved, self._isa)
+        return self._placements

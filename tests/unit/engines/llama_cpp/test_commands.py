@@ -49,6 +49,9 @@ def test_nothing_given_is_the_defaults() -> None:
         ("-nkvo -kvo", "kv_offload", True),
         ("-lm none|--load-mode none|--load-mode dio|-lm mlock", "mmap", False),
         ("-lm mlock|-lm mmap+mlock", "mlock", True),
+        ("-lm dio|--load-mode dio|-lm none --load-mode dio", "load_mode", "dio"),
+        ("-lzm on|--lazy-mode on", "lazy_mode", "on"),
+        ("--check-tensors", "check_tensors", True),
         ("-nr|--no-repack", "repack", False),
         ("--no-op-offload", "op_offload", False),
         ("--no-host", "no_host", True),
@@ -137,7 +140,7 @@ def test_context_a_slot_sizes_the_pool_when_no_context_is_given() -> None:
 
 
 def test_what_is_not_weighed_is_said() -> None:
-    notes = read("llama-server -m a.gguf --mmproj b.gguf --spec-type draft-mtp --lora d.gguf").notes
+    notes = read("llama-server -m a.gguf --mmproj b.gguf -lcs c.bin --lora d.gguf").notes
     assert len(notes) == 3
     assert all(note.startswith("Not in the bill") for note in notes)
 

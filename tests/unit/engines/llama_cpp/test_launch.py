@@ -87,7 +87,9 @@ settings_strategy = st.builds(
     repack=st.booleans(),
     op_offload=st.booleans(),
     no_host=st.booleans(),
-    mmap=st.booleans(),
+    check_tensors=st.booleans(),
+    load_mode=st.sampled_from(["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]),
+    lazy_mode=st.sampled_from(["auto", "on", "off"]),
     override_tensor=st.lists(
         st.tuples(st.sampled_from([r"blk\.(1|2)\.ffn", "exps"]), st.sampled_from(["CPU", "CUDA0"])), max_size=2
     ).map(tuple),
@@ -108,12 +110,6 @@ def test_command_line_says_the_whole_plan(settings: LlamaCppSettings) -> None:
         assert command.unknown_flags == ()
         assert command.model_path == "/m.gguf"
         assert command.settings == expected
-
-
-@pytest.mark.parametrize("mmap", [True, False])
-def test_locking_is_passed_on(mmap: bool) -> None:
-    argv = launched(LlamaCppSettings(mlock=True, mmap=mmap))
-    assert argv[argv.index("-lm") + 1] == ("mmap+mlock" if mmap else "mlock")
 
 
 def test_every_flag_of_a_launch_is_in_the_help() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from terazi.errors import ModelFileError
-from terazi.memory.bill import HOST, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, LineBasis, Term
 from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -32,12 +32,21 @@ def test_driver_context_is_counted_for_cards_only() -> None:
     ]
 
 
+def growth_of(bill: Bill) -> dict[str, int]:
+    return {line.formula: line.bytes for line in bill.growth}
+
+
+def test_a_prompt_cache_without_a_limit_of_bytes_keeps_a_context_of_tokens() -> None:
+    bill = weigh(SPEC, LlamaCppSettings(n_ctx=512, cache_ram_mib=-1), (), NO_FLAGS)
+    assert growth_of(bill)["prompt-cache"] == bill.on(HOST).kv_bytes + 512 * 12
+
+
 def test_prompt_cache_is_growth_and_not_in_the_total() -> None:
     bill = weigh(SPEC, LlamaCppSettings(n_ctx=512), (), NO_FLAGS)
-    assert [line.bytes for line in bill.growth] == [8192 * MIB]
+    assert growth_of(bill)["prompt-cache"] == 8192 * MIB
     assert bill.total_bytes < 100 * MIB
-    assert weigh(SPEC, LlamaCppSettings(n_ctx=512, cache_ram_mib=0), (), NO_FLAGS).growth == ()
-    assert weigh(SPEC, LlamaCppSettings(n_ctx=512, cache_ram_mib=-1), (), NO_FLAGS).growth == ()
+    without = weigh(SPEC, LlamaCppSettings(n_ctx=512, cache_ram_mib=0), (), NO_FLAGS)
+    assert set(growth_of(without)) == {"cpu-work"}
     assert weigh(SPEC, LlamaCppSettings(n_ctx=512, tool="llama-fit-params"), (), NO_FLAGS).growth == ()
 
 

@@ -38,7 +38,7 @@ def test_mapped_buffer_spans_from_its_first_to_its_last_tensor() -> None:
 
 
 def test_nothing_is_mapped_when_told_so() -> None:
-    plain = buffers(llama(), LlamaCppSettings(mmap=False, repack=False))[HOST, BufferKind.PLAIN]
+    plain = buffers(llama(), LlamaCppSettings(load_mode="none", repack=False))[HOST, BufferKind.PLAIN]
     assert not plain.mapped
     assert plain.buffer_bytes == llama().weights_bytes
 
@@ -89,9 +89,9 @@ def test_amx_keeps_its_own_format() -> None:
 def test_tied_embedding_is_held_twice_only_across_buffers() -> None:
     tied = llama(tied=True, dtype="q8_0")
     embedding = tied.tensors[0].n_bytes
-    alone = buffers(tied, LlamaCppSettings(mmap=False))
+    alone = buffers(tied, LlamaCppSettings(load_mode="none"))
     assert alone[HOST, BufferKind.PLAIN].buffer_bytes == tied.weights_bytes
-    split = buffers(tied, LlamaCppSettings(mmap=False), (device("RPC0"),))
+    split = buffers(tied, LlamaCppSettings(load_mode="none"), (device("RPC0"),))
     assert split[HOST, BufferKind.PLAIN].buffer_bytes == embedding
     assert split["RPC0", BufferKind.DEVICE].buffer_bytes == tied.weights_bytes
 
@@ -107,7 +107,7 @@ def test_every_device_gets_its_own_rope_factors() -> None:
 def test_pinned_host_memory_keeps_cuda_hosts_from_repacking() -> None:
     settings = LlamaCppSettings(n_gpu_layers=2)
     assert (HOST, BufferKind.REPACK) not in buffers(llama(), settings, CUDA)
-    assert (HOST, BufferKind.PINNED) in buffers(llama(), replace(settings, mmap=False), CUDA)
+    assert (HOST, BufferKind.PINNED) in buffers(llama(), replace(settings, load_mode="none"), CUDA)
     assert (HOST, BufferKind.REPACK) in buffers(llama(), replace(settings, no_host=True), CUDA)
     assert (HOST, BufferKind.REPACK) in buffers(llama(), settings, (device("RPC0"),))
 
@@ -157,10 +157,10 @@ def per_layer_table(rows: int) -> ModelSpec:
     return replace(llama(), architecture="gemma4", tensors=(*llama().tensors, table))
 
 
-@pytest.mark.parametrize("mmap", [True, False])
-def test_a_table_of_more_than_4_gib_stays_in_the_file(mmap: bool) -> None:
+@pytest.mark.parametrize("load_mode", ["auto", "none"])
+def test_a_table_of_more_than_4_gib_stays_in_the_file(load_mode: str) -> None:
     """As in the log of a load: ``per_layer_token_embd.weight (size = 4608 MiB) lazy read enabled``."""
-    lazy = buffers(per_layer_table(262144), LlamaCppSettings(mmap=mmap), CUDA)[HOST, BufferKind.LAZY]
+    lazy = buffers(per_layer_table(262144), LlamaCppSettings(load_mode=load_mode), CUDA)[HOST, BufferKind.LAZY]
     assert lazy.mapped
     assert lazy.tensor_bytes == lazy.buffer_bytes == 4608 << 20
 
@@ -170,3 +170,30 @@ def test_a_smaller_table_is_loaded_and_so_is_any_for_the_estimate() -> None:
     assert (HOST, BufferKind.LAZY) not in buffers(
         per_layer_table(262144), LlamaCppSettings(tool="llama-fit-params")
     )
+
+
+@pytest.mark.parametrize("load_mode", ["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"])
+def test_lazy_mode_maps_marked_tables_whatever_the_load_mode(load_mode: str) -> None:
+    """And the mapping that spans such a table doesn't count it a second time."""
+    first, *rest = llama().tensors
+    table = Tensor("per_layer_token_embd.weight", (256, 65536), "f16", 512 * 65536, first.n_bytes, 0, None)
+    moved = [replace(t, offset=t.offset + table.n_bytes) for t in rest]
+    spec = replace(llama(), architecture="gemma4", tensors=(first, table, *moved))
+    settings = LlamaCppSettings(load_mode=load_mode, repack=False)
+    on, auto, off = (buffers(spec, replace(settings, lazy_mode=lazy)) for lazy in ("on", "auto", "off"))
+    assert auto == off
+    assert (HOST, BufferKind.LAZY) not in off
+    lazy, plain = on[HOST, BufferKind.LAZY], on[HOST, BufferKind.PLAIN]
+    assert lazy.mapped
+    assert lazy.tensor_bytes == table.n_bytes
+    assert lazy.tensor_bytes + plain.tensor_bytes == off[HOST, BufferKind.PLAIN].tensor_bytes
+    assert plain.buffer_bytes == off[HOST, BufferKind.PLAIN].buffer_bytes - (0 if plain.mapped else table.n_bytes)
+    assert plain.gap_bytes < 32 * len(spec.tensors)
+
+
+def test_an_integrated_card_turns_automatic_laziness_off() -> None:
+    shared = (replace(CUDA[0], unified_memory=True),)
+    spec = per_layer_table(262144)
+    assert (HOST, BufferKind.LAZY) in buffers(spec, LlamaCppSettings(), CUDA)
+    assert (HOST, BufferKind.LAZY) not in buffers(spec, LlamaCppSettings(), shared)
+    assert (HOST, BufferKind.LAZY) in buffers(spec, LlamaCppSettings(lazy_mode="on"), shared)

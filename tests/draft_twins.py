@@ -1,0 +1,101 @@
+"""Small sparse files of models with a draft head (NextN, MTP), for the engine to load."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import family_twins as f
+import recurrent_twins as r
+
+#: The draft head's own table of embeddings, its own norm and its own output matrix.
+OWN_TABLES: f.Shapes = {
+    "nextn.embed_tokens.weight": (f.WIDTH, f.VOCAB),
+    "nextn.shared_head_head.weight": (f.WIDTH, f.VOCAB),
+    "nextn.shared_head_norm.weight": (f.WIDTH,),
+}
+NO_INDEXER: f.Shapes = {
+    "indexer.k_norm.weight": (),
+    "indexer.k_norm.bias": (),
+    "indexer.proj.weight": (),
+    "indexer.attn_k.weight": (),
+    "indexer.attn_q_b.weight": (),
+}
+
+
+def _with_tables(of_block: Callable[[int], f.Shapes]) -> Callable[[int], f.Shapes]:
+    return lambda block: of_block(block) | (OWN_TABLES if block == 10 else {})
+
+
+def _latent_block(block: int) -> f.Shapes:
+    return f.sparse_block(block) | NO_INDEXER
+
+
+def _mimo2_block(block: int) -> f.Shapes:
+    """The draft head wants its queries, keys and values in one matrix, and no experts."""
+    shapes = f.mimo2_block(block)
+    if block != 10:
+        return shapes
+    experts = dict.fromkeys((name for name in shapes if "exp" in name or "ffn" in name), ())
+    dense: f.Shapes = {
+        "ffn_gate.weight": (f.WIDTH, f.INNER),
+        "ffn_up.weight": (f.WIDTH, f.INNER),
+        "ffn_down.weight": (f.INNER, f.WIDTH),
+    }
+    joined: f.Shapes = {
+        "attn_q.weight": (),
+        "attn_k.weight": (),
+        "attn_v.weight": (),
+        "attn_qkv.weight": (f.WIDTH, f.HEADS * f.HEAD + 2 * f.KV_HEADS * (f.HEAD + f.HEAD // 2)),
+        "layer_output_norm.weight": (f.WIDTH,),
+    }
+    return shapes | experts | dense | joined
+
+
+_GLM4MOE, _SPARSE, _MIMO2 = f.TWINS["glm4moe"], f.TWINS["deepseek32"], f.TWINS["mimo2"]
+FAMILIES: dict[str, f.Twin] = {
+    "glm4moe": _GLM4MOE,
+    "glm4moe-tables": _GLM4MOE._replace(of_block=_with_tables(_GLM4MOE.of_block), architecture="glm4moe"),
+    "deepseek2": _SPARSE._replace(
+        keys={key: value for key, value in _SPARSE.keys.items() if "indexer" not in key}, of_block=_latent_block
+    ),
+    "deepseek32": _SPARSE,
+    "glm-dsa": _SPARSE,
+    "mimo2": _MIMO2._replace(of_block=_mimo2_block),
+}
+
+_SECTIONS: dict[str, object] = {".rope.dimension_sections": [11, 11, 10, 0]}
+_NEMOTRON = r.TWINS["nemotron_h_moe"]
+#: The head of a Nemotron has both halves, its keys and values in the last place of the list.
+_NEMOTRON_KEYS: dict[str, object] = {
+    ".nextn_predict_layers": 1,
+    ".attention.head_count_kv": [r.KV_HEADS if b in (*r.ATTENDING, r.BLOCKS - 1) else 0 for b in range(r.BLOCKS)],
+}
+RECURRENT: dict[str, r.RecurrentTwin] = {
+    "qwen35": r.TWINS["qwen35-draft"],
+    "qwen3next": r.TWINS["qwen3next-draft"],
+    "qwen35moe": (
+        "qwen35moe",
+        {**r.DELTA_KEYS, **r.EXPERT_KEYS, **_SECTIONS, ".nextn_predict_layers": 1},
+        r.drafting(r.TWINS["qwen35moe"][2], {**r.GATED, **r.NORM, **r.POST_NORM, **r.GATED_SHARED}),
+    ),
+    "nemotron_h_moe": (
+        "nemotron_h_moe",
+        {**_NEMOTRON[1], **_NEMOTRON_KEYS},
+        r.drafting(
+            _NEMOTRON[2],
+            {
+                **r.NORM,
+                **r.ATTENTION,
+                **r.POST_NORM,
+                **{name: shape for name, shape in _NEMOTRON[2](r.FEEDING[0]).items() if name != "attn_norm.weight"},
+            },
+        ),
+    ),
+}
+TWINS = (*FAMILIES, *RECURRENT)
+
+
+def write_draft_twin(folder: Path, name: str) -> Path:
+    """Write the twin *name* and return its path."""
+    if name in FAMILIES:
+        return f.write_twin(folder, name, FAMILIES[name])
+    return r.write_recurrent_twin(folder, name, RECURRENT[name])
