@@ -18,7 +18,7 @@ class Arena:
         self.blocks: list[list[int]] = [[0, _ENDLESS]]
         self.peak = 0
         #: whether an empty tensor has ever left an empty block
-        self._ragged = False
+        self.ragged = False
 
     def take(self, size: int) -> int:
         """The address of the best fitting free block; the open end only if no other fits."""
@@ -56,11 +56,11 @@ class Arena:
                 return
             if start >= address and index < later:
                 later = index
-                if not self._ragged:
+                if not self.ragged:
                     break
         # TRAP: an empty tensor may leave an empty block in the middle of what is taken. From then on blocks may be
         # out of order, and the engine looks at all of them.
-        self._ragged = self._ragged or not size
+        self.ragged = self.ragged or not size
         blocks.insert(later, [address, size])
 
 

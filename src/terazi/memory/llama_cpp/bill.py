@@ -15,6 +15,7 @@ from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
 from terazi.memory.llama_cpp.kv import CacheGroup
+from terazi.memory.llama_cpp.limits import MISFITS, misfit
 from terazi.memory.llama_cpp.loading import loading_lines
 from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer
@@ -58,7 +59,22 @@ def weigh(
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
+        ModelFileError: for a file whose tensors aren't what its architecture needs.
     """
+    try:
+        return _weigh(spec, settings, devices, isa, companions, workings)
+    except MISFITS as error:
+        raise misfit(spec) from error
+
+
+def _weigh(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    devices: tuple[Device, ...],
+    isa: frozenset[str],
+    companions: tuple[Companion, ...],
+    workings: Workings | None,
+) -> Bill:
     settings = settle(settings, companions)
     resolved = workings.resolve(settings) if workings else resolve(spec, settings, devices)
 

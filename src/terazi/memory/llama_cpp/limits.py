@@ -8,7 +8,8 @@ quantised cache in several streams is too much for Phi-4.
 
 from bisect import bisect_left
 
-from terazi.errors import UsageError
+from terazi.errors import ModelFileError, UsageError
+from terazi.models.spec import ModelSpec
 
 #: ``ggml_hash_size``: the next primes after powers of two, as far as a graph may need them.
 _PLACES = (1031, 2053, 4099, 8209, 16411, 32771, 65537, 131101, 262147, 524309, 1048583)
@@ -34,6 +35,19 @@ _ROOMIER = {
         (40, 32),
     ),
 }
+
+
+#: What the arithmetic of a graph raises where a shape or a count is none that its architecture could have. The engine
+#: checks every tensor against its hyperparameters (``create_tensor``) and refuses such a file.
+MISFITS = (ArithmeticError, LookupError)
+
+
+def misfit(spec: ModelSpec) -> ModelFileError:
+    """The refusal of a file that met with one of ``MISFITS``."""
+    return ModelFileError(
+        f"The tensors of this model aren't what its architecture {spec.architecture!r} needs.",
+        hint="The file is damaged or mislabelled; get it again.",
+    )
 
 
 def check_graph_size(size: int, architecture: str, *, tokens: int, tensors: int) -> None:

@@ -17,6 +17,7 @@ from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.cache_rules import window_length
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_layers, resized_groups, window_cells
+from terazi.memory.llama_cpp.limits import MISFITS, misfit
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.replay import Layout, Replays, Weighed
 from terazi.memory.llama_cpp.resolve import Resolved, Shares, check_cache_types, resolve_figures, share_out
@@ -80,8 +81,12 @@ class Scale:
 
         Raises:
             UsageError: for settings that llama.cpp itself refuses.
+            ModelFileError: for a file whose tensors aren't what its architecture needs.
         """
-        return context_lines(self.spec, settings, self.resolve(settings), self)
+        try:
+            return context_lines(self.spec, settings, self.resolve(settings), self)
+        except MISFITS as error:
+            raise misfit(self.spec) from error
 
     def resolve(self, settings: LlamaCppSettings) -> Resolved:
         """Defaults and clamps, for the layout of *settings*; the other parts are asked for what it gave."""

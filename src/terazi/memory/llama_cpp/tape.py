@@ -206,7 +206,7 @@ class Player:
             return peak  # no way to place what is left could reach so far
         arena = Arena()
         arena.blocks = [[address * unit, length * unit] for address, length in state.blocks]
-        arena.peak = peak
+        arena.peak, arena.ragged = peak, state.ragged
         _perform(tail, arena, [place * unit for place in state.address], sizes)
         return arena.peak
 
@@ -226,16 +226,17 @@ class Player:
                     _perform(part.events, arena, address, sizes)
                 elif part.events:
                     _circle(part, arena, address, sizes, repeats[part.run])
-            state = self._heads[sizes, repeats] = _State(arena.blocks, address, arena.peak)
+            state = self._heads[sizes, repeats] = _State(arena.blocks, address, arena.peak, arena.ragged)
         return state, unit
 
 
 class _State(NamedTuple):
-    """A buffer on its way: free blocks, the place of every tensor, the peak so far."""
+    """A buffer on its way: free blocks, the place of every tensor, the peak so far, and ``Arena.ragged``."""
 
     blocks: list[list[int]]
     address: list[int]
     peak: int
+    ragged: bool
 
 
 def _parted(tape: Tape, outputs: frozenset[int]) -> tuple[tuple[Part, ...], tuple[Event, ...]]:
@@ -263,18 +264,23 @@ def _circle(part: Part, arena: Arena, address: list[int], sizes: Sequence[int], 
                 address[target] = address[source]
         _perform(part.events, arena, address, sizes)
         done += 1
-        state = (*map(tuple, arena.blocks), *(address[tensor] for tensor in own))
+        state = (arena.ragged, *map(tuple, arena.blocks), *(address[tensor] for tensor in own))
         before = seen.setdefault(state, done)
         if before != done:
             done = repeats - (repeats - done) % (done - before)
 
 
 def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: Sequence[int]) -> None:
-    """``Arena.take`` and ``Arena.release`` for one event after the other, written out: this is where time goes."""
+    """``Arena.take`` and ``Arena.release`` for one event after the other, the first written out: time goes here."""
     blocks, peak = arena.blocks, arena.peak
     for what, tensor, index, owned in events:
         size = sizes[index]
         if what == _TAKE:
+            if arena.ragged:
+                # out of order, where the last is whichever comes last
+                address[tensor] = at = arena.take(size)
+                peak = max(peak, at + size)
+                continue
             best_size = _BEYOND
             place = best = 0
             for block in blocks:
