@@ -8,14 +8,15 @@ from collections.abc import Callable, Sequence
 
 from terazi.memory.llama_cpp.graph import IN_PLACE, Node
 
-_ENDLESS = 1 << 62
+#: Length of the open end of a buffer that nothing has been taken from.
+ENDLESS = 1 << 62
 
 
 class Arena:
     """One growing buffer: free blocks by address, the last one open-ended."""
 
     def __init__(self) -> None:
-        self.blocks: list[list[int]] = [[0, _ENDLESS]]
+        self.blocks: list[list[int]] = [[0, ENDLESS]]
         self.peak = 0
         #: whether an empty tensor has ever left an empty block
         self.ragged = False
@@ -23,7 +24,7 @@ class Arena:
     def take(self, size: int) -> int:
         """The address of the best fitting free block; the open end only if no other fits."""
         blocks = self.blocks
-        best, best_size = -1, _ENDLESS
+        best, best_size = -1, ENDLESS
         for index in range(len(blocks) - 1):
             length = blocks[index][1]
             if size <= length <= best_size:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from math import gcd
 from typing import NamedTuple, TypeAlias
 
-from terazi.memory.llama_cpp.allocator import Allocator, Arena
+from terazi.memory.llama_cpp.allocator import ENDLESS, Allocator, Arena
 from terazi.memory.llama_cpp.dims import Values, terms_of
 from terazi.memory.llama_cpp.graph import Node
 from terazi.units import pad
@@ -24,7 +24,7 @@ Size: TypeAlias = tuple[tuple[tuple[int, int], ...], int]
 Event: TypeAlias = tuple[int, int, int, int]
 _TAKE, _GIVE, _TRIM = 0, 1, 2
 #: Longer than the open end of any buffer.
-_BEYOND = 1 << 124
+_BEYOND = 1 << 63
 #: Bytes; a row of an output is at least as wide.
 _ROW = 256
 
@@ -202,10 +202,10 @@ class Player:
         peak = state.peak * unit
         tail = self._tail
         grown = sum(sizes[size] for what, _, size, _ in tail if what == _TAKE)
-        if state.blocks[-1][0] * unit + grown <= peak:
+        if not state.ragged and state.blocks[-1][0] * unit + grown <= peak:
             return peak  # no way to place what is left could reach so far
         arena = Arena()
-        arena.blocks = [[address * unit, length * unit] for address, length in state.blocks]
+        arena.blocks = [[at * unit, ENDLESS - at * unit if at + n == ENDLESS else n * unit] for at, n in state.blocks]
         arena.peak, arena.ragged = peak, state.ragged
         _perform(tail, arena, [place * unit for place in state.address], sizes)
         return arena.peak
