@@ -177,7 +177,9 @@ class Replays:
         self._unproven: set[Hashable] = set()
         self._players: dict[Hashable, Player] = {}
         self._fused: dict[Hashable, bool] = {}
-        self._looks: dict[_Kind, dict[int, Hashable]] = {}
+        self._looks: dict[_Kind, dict[int, int]] = {}
+        #: a number for each kind of block, and for each look of one
+        self._numbers: dict[Hashable, int] = {}
         self._layouts = 0
 
     def layout(self, settings: LlamaCppSettings, resolved: Resolved, placements: tuple[Placement, ...]) -> Layout:
@@ -260,15 +262,20 @@ class Replays:
         states = {state.block: state for state in asked.states}
         drawn = self._looks.get(kind)
         if drawn is None:
-            drawn = self._looks[kind] = _look(setup._replace(settings=asked.settings), batch, caches, asked.states)
+            looks = _look(setup._replace(settings=asked.settings), batch, caches, asked.states)
+            numbers = self._numbers
+            drawn = self._looks[kind] = {b: numbers.setdefault(look, len(numbers)) for b, look in looks.items()}
         kinds = [
-            (
-                setup.layer_backends[block],
-                _what_is_kept(setup, by_block.get(block), states.get(block)),
-                drawn.get(block),
-                layout.weights.get(block),
+            self._numbers.setdefault(what, len(self._numbers))
+            for what in (
+                (
+                    setup.layer_backends[block],
+                    _what_is_kept(setup, by_block.get(block), states.get(block)),
+                    drawn.get(block),
+                    layout.weights.get(block),
+                )
+                for block in blocks
             )
-            for block in blocks
         ]
         short = abridge(kinds)
         pattern = (

@@ -36,11 +36,13 @@ class Part(NamedTuple):
         events: in order.
         run: which run repeats them; None if they run once.
         carried: before each further copy, the addresses of these tensors (to, from) move on.
+        shift: the tensors of a copy are numbered so many higher than those of the copy before.
     """
 
     events: tuple[Event, ...]
     run: int | None = None
     carried: tuple[tuple[int, int], ...] = ()
+    shift: int = 0
 
 
 class Tape(NamedTuple):
@@ -143,7 +145,7 @@ def record(
             if carried is None:
                 return None
             parts.append(Part(tuple(log.events[done : third[0]])))
-            parts.append(Part(tuple(log.events[third[0] : last[0]]), number, carried))
+            parts.append(Part(tuple(log.events[third[0] : last[0]]), number, carried, third[1] - second[1]))
             done = last[0]
         parts.append(Part(tuple(log.events[done:])))
         tapes.append(Tape(tuple(parts), tuple(log.sizes), log.tensors))
@@ -255,8 +257,10 @@ def counts_outputs(terms: tuple[tuple[int, int], ...], outputs: frozenset[int]) 
 
 def _circle(part: Part, arena: Arena, address: list[int], sizes: Sequence[int], repeats: int) -> None:
     """Repeat a part, and leave out whole rounds of the circle once it is one."""
-    seen: dict[tuple[object, ...], int] = {}
     own = [event[1] for event in part.events if event[0] == _TAKE]
+    # the second copy, which went before, is as good as a repetition
+    before_all = (address[tensor - part.shift] for tensor in own)
+    seen: dict[tuple[object, ...], int] = {(arena.ragged, *map(tuple, arena.blocks), *before_all): 0}
     done = 0
     while done < repeats:
         if done:
