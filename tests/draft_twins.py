@@ -5,6 +5,7 @@ from pathlib import Path
 
 import family_twins as f
 import recurrent_twins as r
+from gguf_writer import TensorRow, write_gguf
 
 #: The draft head's own table of embeddings, its own norm and its own output matrix.
 OWN_TABLES: f.Shapes = {
@@ -92,6 +93,13 @@ RECURRENT: dict[str, r.RecurrentTwin] = {
     ),
 }
 TWINS = (*FAMILIES, *RECURRENT)
+_GLM4 = f.TWINS["glm4"]
+#: Its draft head can't run in this build.
+FAMILIES["glm4"] = _GLM4._replace(
+    keys={".nextn_predict_layers": 1},
+    of_block=lambda block: _GLM4.of_block(block) | (f.DRAFT if block == f.BLOCKS else {}),
+    blocks=f.BLOCKS + 1,
+)
 
 
 def write_draft_twin(folder: Path, name: str) -> Path:
@@ -99,3 +107,44 @@ def write_draft_twin(folder: Path, name: str) -> Path:
     if name in FAMILIES:
         return f.write_twin(folder, name, FAMILIES[name])
     return r.write_recurrent_twin(folder, name, RECURRENT[name])
+
+
+def write_eagle3(folder: Path, name: str, *, layers: tuple[int, int, int] = (2, 5, 9)) -> Path:
+    """An EAGLE3 draft for a twin of ``family_twins``: with tables of its own, or with the model's; ``mapped`` has a
+    smaller vocabulary of its own.
+    """
+    width, heads = f.WIDTH, f.HEADS * f.HEAD
+    rows: list[TensorRow] = [
+        ("fc.weight", (3 * f.WIDTH, width), "q4_K"),
+        ("output_norm.weight", (width,), "f32"),
+        ("blk.0.attn_norm.weight", (width,), "f32"),
+        ("blk.0.attn_norm_2.weight", (width,), "f32"),
+        ("blk.0.attn_q.weight", (2 * width, heads), "q4_K"),
+        ("blk.0.attn_k.weight", (2 * width, f.KV_HEADS * f.HEAD), "q4_K"),
+        ("blk.0.attn_v.weight", (2 * width, f.KV_HEADS * f.HEAD), "q4_K"),
+        ("blk.0.attn_output.weight", (heads, width), "q4_K"),
+        ("blk.0.ffn_norm.weight", (width,), "f32"),
+        ("blk.0.ffn_gate.weight", (width, f.INNER), "q4_K"),
+        ("blk.0.ffn_down.weight", (f.INNER, width), "q4_K"),
+        ("blk.0.ffn_up.weight", (width, f.INNER), "q4_K"),
+    ]
+    if name == "own":
+        rows += [("token_embd.weight", (width, f.VOCAB), "q6_K"), ("output.weight", (width, f.VOCAB), "q6_K")]
+    if name == "mapped":
+        rows += [("d2t", (f.VOCAB // 4,), "i64"), ("output.weight", (width, f.VOCAB // 4), "q6_K")]
+    keys: dict[str, object] = {
+        ".context_length": 32768,
+        ".embedding_length": width,
+        ".block_count": 1,
+        ".feed_forward_length": f.INNER,
+        ".attention.head_count": f.HEADS,
+        ".attention.head_count_kv": f.KV_HEADS,
+        ".attention.key_length": f.HEAD,
+        ".attention.value_length": f.HEAD,
+        ".attention.layer_norm_rms_epsilon": 1e-6,
+        ".rope.dimension_count": f.HEAD,
+        ".target_layers": list(layers),
+        ".target_hidden_size": f.WIDTH,
+        ".norm_before_residual": name == "mapped",
+    }
+    return write_gguf(folder / f"eagle3-{name}.gguf", "eagle3", keys, rows, vocab_size=f.VOCAB, tokenizer="llama")

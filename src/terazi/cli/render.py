@@ -71,9 +71,18 @@ def _headline(weighing: Weighing) -> str:
 
 
 def _title(weighing: Weighing) -> str:
-    """The file's name: a header's own idea of its name is often a training run's."""
-    files = weighing.spec.files
-    return one_line(files[0].path.rpartition("/")[2] if files else weighing.spec.name)
+    """The file's name: a header's own idea of its name is often a training run's.
+
+    Files that bear no name of their own (Ollama's blobs, shards) go by what was asked for.
+    """
+    spec = weighing.spec
+    if spec.origin.startswith("ollama:"):
+        return one_line(spec.origin.removeprefix("ollama:"))
+    if spec.format != "gguf" or not spec.files:
+        return one_line(spec.name)
+    path = spec.files[0].path
+    # hf:org/repo@revision:folder/file.gguf
+    return one_line((path.rpartition(":")[2] if path.startswith("hf:") else path).rpartition("/")[2])
 
 
 def _host(weighing: Weighing) -> str:
@@ -164,7 +173,7 @@ def render_bill(bill: Bill, devices: Sequence[str]) -> str:
         lines.append("  besides its buffers, the program itself:")
         lines += _rows(bill.process)
     if bill.loading:
-        lines.append("  only while loading, before caches and compute buffers are made:")
+        lines.append("  only while loading:")
         lines += _rows(bill.loading)
     if bill.page_cache:
         lines.append("  besides, file pages that the kernel drops when it needs the room:")

@@ -6,6 +6,8 @@ from terazi.service.verification import Asked, Verification
 from terazi.telemetry.reconciliation import BufferRow, Verdict, signed_mib
 from terazi.units import format_bytes
 
+_PRECISION = {"llama-server": "prints hundredths of a MiB", "llama-fit-params": "prints whole MiB"}
+
 
 def render_verification(found: Verification) -> str:
     """The tables, then the outcome."""
@@ -18,7 +20,7 @@ def render_verification(found: Verification) -> str:
 
 
 def _asked(asked: Asked) -> list[str]:
-    lines = [f"  {asked.tool}, {asked.seconds:.1f} s: {shlex.join(asked.argv)}"]
+    lines = [f"  {asked.tool}, {asked.seconds:.1f} s, {_PRECISION[asked.tool]}: {shlex.join(asked.argv)}"]
     if asked.failure is not None:
         return [*lines, f"  FAILED: {asked.failure}"]
     columns = f"{'device':<8} {'term':<8} {'planned':>12} {'engine':>12} {'difference':>14}  lines of the bill"

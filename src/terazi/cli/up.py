@@ -21,7 +21,9 @@ from terazi.service.weighing import Weighing
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi up [MODEL…]``."""
-    parser.add_argument("models", nargs="*", default=["demo"], metavar="MODEL", help="a .gguf file (default: demo)")
+    parser.add_argument(
+        "models", nargs="*", default=["demo"], metavar="MODEL", help="a .gguf file, ollama:name, or: demo (default)"
+    )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=options.port, help="port to listen on (default 8484; 0 picks a free one)")
     parser.add_argument(

@@ -19,7 +19,9 @@ _COMMAND_LINE_LIMIT = 64 * 1024
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi weigh MODEL``, ``terazi weigh -- COMMAND``, ``terazi weigh --commands FILE``."""
-    parser.add_argument("model", nargs="?", metavar="MODEL", help="a .gguf file, or: demo")
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a file or folder, hf:org/repo[:quant], ollama:name, or: demo"
+    )
     parser.add_argument("--on", metavar="MACHINE", help='this (default), machine.json, or "2x RTX 3090 + 64GiB"')
     parser.add_argument("--json", action="store_true", help="one document, schema terazi.weighing/1")
     parser.add_argument(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TypeAlias
 
-from terazi.memory.bill import Bill, BillLine, LineBasis
+from terazi.memory.bill import Bill, BillLine, LineBasis, line_label
 
-#: (device, formula), as ``telemetry.reconciliation.lines_held`` gives them.
+#: (device, ``memory.bill.line_label``), as ``telemetry.reconciliation.lines_held`` gives them.
 LineKey: TypeAlias = tuple[str, str]
 
 
@@ -23,7 +23,7 @@ def confirm(bill: Bill, held: Mapping[LineKey, int], note: str, *, names: Mappin
         names: device id in the bill → device id in *held*, where they differ (stand-ins).
     """
     sums: dict[LineKey, int] = {}
-    every = (*bill.lines, *bill.page_cache)
+    every = (*bill.lines, *bill.page_cache, *(line for line in bill.loading if line.part))
     for line in every:
         key = _key(line, names)
         sums[key] = sums.get(key, 0) + line.bytes
@@ -38,9 +38,10 @@ def confirm(bill: Bill, held: Mapping[LineKey, int], note: str, *, names: Mappin
         bill,
         lines=tuple(measured(line) for line in bill.lines),
         page_cache=tuple(measured(line) for line in bill.page_cache),
+        loading=tuple(measured(line) if line.part else line for line in bill.loading),
     )
 
 
 def _key(line: BillLine, names: Mapping[str, str] | None) -> LineKey:
     device = line.device if names is None else names.get(line.device, line.device)
-    return (device, line.formula)
+    return (device, line_label(line))

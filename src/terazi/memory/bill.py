@@ -63,6 +63,11 @@ class BillLine:
     part: str = ""
 
 
+def line_label(line: BillLine) -> str:
+    """The formula, with the part that it is for if that isn't the model itself: ``draft/kv.full``."""
+    return f"{line.part}/{line.formula}" if line.part else line.formula
+
+
 class Held(NamedTuple):
     """Bytes by the kind of memory, of one device or of the host."""
 

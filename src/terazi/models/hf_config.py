@@ -2,7 +2,7 @@
 
 In: the file's bytes. Out: ``HfConfig``: every key, flattened, and the shape that the common ones describe. Families
 spell the same thing in many ways and leave out what equals their class's default; both are tables here. Sources:
-the configuration classes of ``transformers`` 5.24.
+the configuration classes of ``transformers`` 5.19.
 """
 
 from collections.abc import Iterator, Mapping

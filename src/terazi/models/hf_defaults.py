@@ -1,7 +1,7 @@
 """What a config leaves out because it equals its class's default.
 
 Only families are here whose published configs really leave such keys out (most write every key). Source: the
-configuration classes of ``transformers`` 5.24.
+configuration classes of ``transformers`` 5.19.
 """
 
 from collections.abc import Mapping

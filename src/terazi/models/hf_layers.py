@@ -2,7 +2,7 @@
 
 In: ``HfConfig``. Out: for each layer ``full_attention``, ``sliding_attention``, ``chunked_attention``,
 ``linear_attention``, ``mamba``, ``conv``, ``mlp`` or ``moe``. Sources: the configuration classes of
-``transformers`` 5.24, and of the repositories that bring their own (Jamba, Nemotron-H, Kimi Linear, MiniMax).
+``transformers`` 5.19, and of the repositories that bring their own (Jamba, Nemotron-H, Kimi Linear, MiniMax).
 """
 
 from typing import TYPE_CHECKING

@@ -239,6 +239,7 @@ class Service:
             self._request.pins,
             price_per_kwh=self._request.price_per_kwh,
         )
+        _check_startable(weighing)
         self._reporter.weighed(with_records(weighing))
         for note in unused:
             self._reporter.say(f"note: {note}")
@@ -374,3 +375,24 @@ class Service:
         finally:
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+
+
+def _check_startable(weighing: Weighing) -> None:
+    """Refuse, before anything is launched, what the engine can't open.
+
+    Raises:
+        UsageError: the model's files are elsewhere, or of a format that llama.cpp doesn't load.
+    """
+    from terazi.models.hub import is_remote
+
+    spec = weighing.spec
+    if any(is_remote(file.path) for file in spec.files):
+        raise UsageError(
+            f"{spec.origin} was weighed from its header, but to run it must be here.",
+            hint="Download it first, e.g. with: hf download ORG/REPO FILE.gguf --local-dir .",
+        )
+    if spec.format != "gguf":
+        raise UsageError(
+            f"{spec.name} is no GGUF model, and llama.cpp loads no other.",
+            hint="Get it as a .gguf file, or convert it with llama.cpp's convert_hf_to_gguf.py.",
+        )

@@ -1,52 +1,24 @@
-"""``terazi weigh --verify``: asks the engine about a bill, on a sparse twin of the model and stand-in devices.
-
-Which oracle is asked is decided by what it costs. The estimator allocates nothing and is always asked if it is
-there. A real load of llama-server is the truth, and is made where the host can hold the whole plan at once,
-accelerators included, since the stand-ins are on this host too.
-"""
+"""``terazi weigh --verify``: asks the engine about a bill, on a sparse twin of the model and stand-in devices."""
 
 import asyncio
 import os
 import signal
 import sys
-import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
-from terazi.engines.llama_cpp import oracle
-from terazi.engines.llama_cpp.binary import Binary
-from terazi.engines.llama_cpp.observe import LogReader
-from terazi.engines.llama_cpp.reconcile import reconcile
-from terazi.engines.llama_cpp.stand_ins import StoodIn, stand_in
-from terazi.engines.measured import LineKey, confirm
 from terazi.errors import UsageError
-from terazi.hardware.machine import Host
-from terazi.memory.bill import HOST, Bill, LineBasis
-from terazi.memory.llama_cpp.bill import weigh
-from terazi.memory.llama_cpp.estimate import estimate
-from terazi.memory.llama_cpp.resolve import resolve
-from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.models.sources.headers import HeaderBytes, local_header, write_twin
+from terazi.memory.bill import Bill
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.models.sources.headers import HeaderBytes, local_header
 from terazi.service.config import load_config
+from terazi.service.examiner import Examiner, Progress
 from terazi.service.paths import cache_dir
-from terazi.service.verification import Asked, Verification
+from terazi.service.verification import Verification
 from terazi.service.weigh import find_machine
 from terazi.service.weighing import Weighing
-from terazi.supervisor.asking import ask, stand_ins
-from terazi.supervisor.find_engine import find_llama_server, list_devices
-from terazi.supervisor.process import free_port
-from terazi.telemetry.reconciliation import lines_held
-from terazi.units import format_bytes
+from terazi.supervisor.find_engine import find_llama_server
 
-#: The estimator answers in seconds, also for a trillion parameters.
-ESTIMATE_WITHIN_S = 60.0
 LOAD_WITHIN_S = 300.0
-#: Of the free RAM, what a real load may take; the rest is for the tools around it.
-LOAD_SHARE = 0.85
-
-Progress = Callable[[str], None]
 
 
 def verify(
@@ -79,7 +51,7 @@ def verify(
     server = load_config().engines.llama_cpp.server
     binary = find_llama_server(server, os.environ, cache_dir=str(cache_dir()))
     host = find_machine(None).host
-    examiner = _Examiner(
+    examiner = Examiner(
         weighing,
         settings=settings,
         binary=binary,
@@ -93,198 +65,7 @@ def verify(
     return replace(weighing, outcome=outcome, verification=verification)
 
 
-class _Examiner:
-    """One verification."""
-
-    def __init__(
-        self,
-        weighing: Weighing,
-        *,
-        settings: LlamaCppSettings,
-        binary: Binary,
-        host: Host,
-        progress: Progress,
-        header: HeaderBytes,
-        load_within_s: float,
-    ) -> None:
-        self._weighing = weighing
-        self._spec = weighing.spec
-        self._settings = settings
-        self._binary = binary
-        self._host = host
-        self._progress = progress
-        self._header = header
-        self._load_within_s = load_within_s
-        self._asked: list[Asked] = []
-        self._unasked: list[str] = []
-        self._held: dict[LineKey, int] = {}
-
-    async def examine(self) -> tuple[Verification, Bill]:
-        bill, names = self._weighing.outcome.bill, {HOST: HOST}
-        devices = self._weighing.machine.devices if self._settings.devices != ("none",) else ()
-        program = _beside(self._binary, oracle.STAND_IN_PROGRAMS)
-        if devices and program is None:
-            self._unasked.append(
-                f"anything: the plan has {len(devices)} accelerators, and there is no ggml-rpc-server beside "
-                f"{self._binary.path} to stand in for them"
-            )
-        else:
-            with tempfile.TemporaryDirectory(prefix="terazi-verify-") as folder:
-                twin = write_twin(self._spec, folder, self._header)
-                if devices:
-                    self._progress(f"starting {len(devices)} stand-in device{'s' * (len(devices) > 1)}")
-                async with stand_ins(
-                    lambda port: oracle.stand_in_launch(program or "", port), len(devices)
-                ) as endpoints:
-                    stood = stand_in(self._spec, self._settings, devices, endpoints)
-                    names = stood.names
-                    stood = self._apart_from_own_devices(stood)
-                    await self._estimate(stood, twin)
-                    await self._load(stood, twin)
-        self._say_what_stand_ins_are_not()
-        if self._binary.build is not None and f"b{self._binary.build}" != BUILD:
-            self._unasked.append(f"{BUILD}, whose rules the bill follows: this engine is {self._binary.label}")
-        bill = confirm(bill, self._held, f"{self._binary.label} was asked", names=names)
-        lines = [line for line in bill.lines if line.bytes]
-        verification = Verification(
-            build=self._binary.label,
-            asked=tuple(self._asked),
-            confirmed=sum(line.basis is LineBasis.MEASURED for line in lines),
-            lines=len(lines),
-            unasked=tuple(self._unasked),
-        )
-        return verification, bill
-
-    def _apart_from_own_devices(self, stood: StoodIn) -> StoodIn:
-        """A binary that finds cards of its own must be told to leave them alone."""
-        if stood.settings.devices or not list_devices(self._binary):
-            return stood
-        only = tuple(device.id for device in stood.devices) or ("none",)
-        return replace(stood, settings=replace(stood.settings, devices=only))
-
-    async def _estimate(self, stood: StoodIn, twin: str) -> None:
-        program = _beside(self._binary, (oracle.ESTIMATOR,))
-        if program is None:
-            self._unasked.append(f"the estimator: there is no {oracle.ESTIMATOR} beside {self._binary.path}")
-            return
-        isa, spec = self._host.isa, self._spec
-        settings = oracle.estimator_settings(stood.settings, resolve(spec, stood.settings, stood.devices))
-        estimates = estimate(spec, settings, stood.devices, isa)
-        launch = oracle.estimator_launch(program, settings, twin)
-        self._progress(f"asking {oracle.ESTIMATOR} for its estimate")
-        began = time.monotonic()
-        answer = await ask(launch, within_s=ESTIMATE_WITHIN_S)
-        table = oracle.read_table(answer.text)
-        failure = None
-        if not table:
-            failure = _why(answer.text, timed_out=answer.timed_out, within_s=ESTIMATE_WITHIN_S, code=answer.code)
-        rows = oracle.compare_table(estimates, table) if table else ()
-        self._keep(
-            Asked(
-                tool=oracle.ESTIMATOR,
-                argv=launch.argv,
-                seconds=time.monotonic() - began,
-                rows=rows,
-                failure=failure,
-            )
-        )
-
-    async def _load(self, stood: StoodIn, twin: str) -> None:
-        if self._settings.tool == oracle.ESTIMATOR:
-            self._unasked.append(f"a real load: the bill is of {oracle.ESTIMATOR}, which loads nothing")
-            return
-        settings = oracle.server_settings(stood.settings, resolve(self._spec, stood.settings, stood.devices))
-        bill = weigh(self._spec, settings, stood.devices, self._host.isa)
-        room = round(self._host.usable_ram_bytes * LOAD_SHARE)
-        if settings.repack and _needs(bill) > room:
-            # repacking makes a second copy of what could stay a hole
-            plain = replace(settings, repack=False)
-            lighter = weigh(self._spec, plain, stood.devices, self._host.isa)
-            if _needs(lighter) <= room < _needs(bill):
-                settings, bill = plain, lighter
-                self._unasked.append("repacked weights: the host has no room for them, so --no-repack was asked")
-        if _needs(bill) > room:
-            self._unasked.append(
-                f"a real load: it takes {format_bytes(_needs(bill))}, stand-ins included, and this host may "
-                f"spare {format_bytes(room)}"
-            )
-            return
-        await self._load_for_real(bill, settings, twin)
-
-    async def _load_for_real(self, bill: Bill, settings: LlamaCppSettings, twin: str) -> None:
-        launch = oracle.server_launch(self._binary, settings, twin, port=free_port())
-        reader = LogReader()
-        began = time.monotonic()
-        self._progress(f"loading the twin in llama-server ({format_bytes(_needs(bill))})")
-
-        def listen(text: str) -> bool:
-            reader.feed(text)
-            return reader.report.loaded
-
-        answer = await ask(launch, within_s=self._load_within_s, listen=listen)
-        failure = None
-        if not answer.heard:
-            reader.close()
-            known = reader.failure
-            failure = (
-                known.cause
-                if known is not None
-                else _why(answer.text, timed_out=answer.timed_out, within_s=self._load_within_s, code=answer.code)
-            )
-        rows = reconcile(bill, reader.report) if failure is None else ()
-        if failure is None and not rows:
-            failure = "its log names no buffers"
-        self._keep(
-            Asked(
-                tool=oracle.SERVER,
-                argv=launch.argv,
-                seconds=time.monotonic() - began,
-                rows=rows,
-                failure=failure,
-            )
-        )
-
-    def _keep(self, asked: Asked) -> None:
-        """The later question is the better one: what it doesn't confirm isn't confirmed."""
-        self._asked.append(asked)
-        for row in asked.rows:
-            for formula, _ in row.parts:
-                self._held.pop((row.device, formula), None)
-        self._held.update(lines_held(asked.rows))
-
-    def _say_what_stand_ins_are_not(self) -> None:
-        others = {d.backend for d in self._weighing.machine.devices if d.backend.lower() != "rpc"}
-        if others and self._asked:
-            self._unasked.append(
-                f"what is {', '.join(sorted(others))}'s own (alignment, padding, copies, the driver's memory): "
-                "stand-ins are CPUs, and lines that differ there keep their basis"
-            )
-
-
-def _needs(bill: Bill) -> int:
-    """All that a load on this host touches: stand-ins, host, file pages, and what is held only meanwhile."""
-    return sum(
-        line.bytes for line in (*bill.lines, *bill.page_cache, *bill.loading) if line.formula != "driver-context"
-    )
-
-
-def _why(text: str, *, timed_out: bool, within_s: float, code: int | None) -> str:
-    if timed_out:
-        return f"it gave no answer within {within_s:g} s"
-    last = next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")
-    return f"it ended{'' if code is None else f' with {code}'}: {last[:300]}"
-
-
-def _beside(binary: Binary, names: tuple[str, ...]) -> str | None:
-    """A program in the folder of *binary*, or of the file that it is a link to."""
-    for folder in (Path(binary.path).parent, Path(binary.path).resolve().parent):
-        for name in names:
-            if os.access(folder / name, os.X_OK):
-                return str(folder / name)
-    return None
-
-
-def _run(examiner: _Examiner) -> tuple[Verification, Bill]:
+def _run(examiner: Examiner) -> tuple[Verification, Bill]:
     """Run *examiner* so that SIGTERM and SIGHUP end it as Ctrl-C does: with everything cleaned up."""
     told: list[int] = []
 

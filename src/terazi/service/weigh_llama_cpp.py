@@ -61,14 +61,7 @@ def weigh_words(
             f"{command.tool} {BUILD} has no flag {', '.join(command.unknown_flags)}, so it would not start",
             hint=f"compare with: {command.tool} --help",
         )
-    if command.hf_repo is not None:
-        raise UsageError(
-            f"the model of this command lies on Hugging Face ({command.hf_repo}), which can't be read yet",
-            hint="download the file and say -m path/to/model.gguf",
-        )
-    if command.model_path is None:
-        raise UsageError(f"the {command.tool} command names no local model file", hint="add -m path/to/model.gguf")
-    spec = load_model(command.model_path)
+    spec = load_model(_model_argument(command))
     _check_architecture(spec)
     companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
     for companion in companions:
@@ -77,9 +70,46 @@ def weigh_words(
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    notes = (*command.notes, *speculation_notes(spec, command.settings, companions))
+    notes = (
+        *command.notes,
+        *speculation_notes(spec, command.settings, companions),
+        *_projector_note(command, spoken),
+    )
     weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
+
+
+def _model_argument(command: "Command") -> str:
+    """The MODEL that a command line names. One on the hub is preferred, as by the engine itself.
+
+    Raises:
+        UsageError: it names none.
+    """
+    if command.hf_repo is not None:
+        from terazi.models.hub import from_flags
+
+        return str(from_flags(command.hf_repo, command.hf_file))
+    if command.model_url is not None:
+        return command.model_url
+    if command.model_path is None:
+        raise UsageError(f"the {command.tool} command names no model", hint="add -m path/to/model.gguf")
+    return command.model_path
+
+
+def _projector_note(command: "Command", spoken: "Spoken") -> tuple[str, ...]:
+    """What ``-hf`` loads besides the model (``common_models_handler_init`` in ``common/arg.cpp``, b11434)."""
+    given = {"--no-mmproj", "--no-mmproj-auto", "--mmproj", "-mm", "--mmproj-url", "-mmu"} & set(spoken.argv)
+    if command.hf_repo is None or given or command.tool == "llama-fit-params":
+        return ()
+    from terazi.models.sources.hub import projector_of
+
+    projector = projector_of(_model_argument(command))
+    if projector is None:
+        return ()
+    file = projector.rpartition(":")[2]
+    return (
+        f"Not in the bill: the multimodal projector {file}, which -hf loads as well (--no-mmproj leaves it out).",
+    )
 
 
 def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:

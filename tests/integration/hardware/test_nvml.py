@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from terazi.hardware.machine import Basis, Machine
-from terazi.hardware.probe import nvml, read_machine
+from terazi.hardware.probe import nvml, read_machine, read_process_memory
 
 STUB = Path(__file__).parents[2] / "fakes" / "nvml_stub.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -103,6 +103,17 @@ def test_two_unequal_cards(probe: Probe) -> None:
     assert (small.pcie.generation, small.pcie.lanes, small.pcie.basis) == (4, 4, Basis.READ)
     assert [(link.kind, link.bandwidth.value) for link in machine.links] == [("host", small.pcie.bytes_per_s)]
     assert any("CUDA_DEVICE_ORDER" in note for note in machine.notes)
+
+
+def test_what_one_process_holds_is_told_by_card(probe: Probe, tmp_path: Path) -> None:
+    probe(TWO_CARDS | {"0.pid": 4711, "0.pid_used": 300 * MIB, "1.pid": 4711, "1.pid_used": 20 * 1024 * MIB})
+    root = str(tmp_path / "root")
+    held = read_process_memory(4711, root=root)
+    assert held == (("CUDA0", 300 * MIB), ("CUDA1", 20 * 1024 * MIB))
+    assert read_process_memory(4712, root=root) is None, "a process that the driver doesn't name"
+    probe(TWO_CARDS)
+    assert read_process_memory(4711, root=root) is None, "a driver that doesn't say"
+    assert read_process_memory(4711, root=str(tmp_path)) is None, "no driver"
 
 
 def test_nvlink_and_p2p_are_told_apart(probe: Probe) -> None:

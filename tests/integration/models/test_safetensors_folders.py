@@ -167,3 +167,11 @@ def test_folders_without_a_model(tmp_path: Path) -> None:
     assert "config alone" in refusal(tmp_path).hint
     (tmp_path / "m.gguf").write_bytes(b"")
     assert "m.gguf" in refusal(tmp_path).hint
+
+
+def test_a_config_alone(tmp_path: Path) -> None:
+    config(tmp_path)
+    spec = load_model(str(tmp_path / "config.json"))
+    assert spec.format == "config"
+    assert {t.name: (t.dtype, t.shape) for t in spec.tensors} == ROWS
+    assert spec.name == tmp_path.name

@@ -67,13 +67,6 @@ def test_impossible_paths(argument: str) -> None:
     refusal(argument, UsageError)
 
 
-@pytest.mark.parametrize(
-    "argument", ["hf:org/repo", "hf:org/repo:Q4_K_M", "ollama:llama3:8b", "https://example.org/m.gguf"]
-)
-def test_sources_to_come(argument: str) -> None:
-    assert "not supported yet" in refusal(argument, UsageError).message
-
-
 def test_directories(tmp_path: Path) -> None:
     assert "directory" in refusal(tmp_path, ModelFileError).message
     small(tmp_path / "m.gguf")

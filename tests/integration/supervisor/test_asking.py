@@ -69,9 +69,12 @@ async def test_a_program_that_is_not_there_is_said() -> None:
 
 async def test_a_cancelled_question_leaves_no_process() -> None:
     heard: list[str] = []
-    task = asyncio.create_task(
-        ask(shell("echo $$; sleep 1000"), within_s=100, listen=lambda text: bool(heard.append(text)))
-    )
+
+    def hear(text: str) -> bool:
+        heard.append(text)
+        return False
+
+    task = asyncio.create_task(ask(shell("echo $$; sleep 1000"), within_s=100, listen=hear))
     await until_async(lambda: heard, 20)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from terazi.memory.llama_cpp.layers import ALL_LAYERS
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.speculation import NO_SPECULATION, Speculation
+from terazi.models.hub import PREFIX, parse_reference
 
 
 class Flag(NamedTuple):
@@ -31,7 +32,7 @@ def settings_argv(
 
     *beside* are further files: the flag that names each, and its path.
     """
-    words = [settings.tool, "-m", model_path, *(word for pair in beside for word in pair)]
+    words = [settings.tool, *_model_words(model_path), *(word for pair in beside for word in pair)]
     for flag in (*memory_flags(settings), FIT_OFF):
         words += [flag.names[0]] if flag.value is None else [flag.names[0], flag.value]
     return tuple(words)
@@ -60,6 +61,16 @@ def _speculation_flags(s: Speculation) -> list[Flag]:
         (("--spec-ngram-mod-n-max",), str(s.ngram_mod_n_max), s.ngram_mod_n_max != default.ngram_mod_n_max),
     )
     return [Flag(names=names, value=value) for names, value, when in said if when]
+
+
+def _model_words(path: str) -> tuple[str, ...]:
+    """How the engine is told where the model is: a file here, one on the hub, or an address."""
+    if path.startswith(("https://", "http://")):
+        return "--model-url", path
+    if path.startswith(PREFIX):
+        reference = parse_reference(path)
+        return "-hf", reference.repository, "-hff", reference.file or ""
+    return "-m", path
 
 
 def memory_flags(s: LlamaCppSettings) -> tuple[Flag, ...]:

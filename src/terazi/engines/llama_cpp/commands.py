@@ -30,6 +30,7 @@ _MOVERS = {
     "--model": ("-m", "LLAMA_ARG_MODEL"),
     "--hf-repo": ("-hf -hfr", "LLAMA_ARG_HF_REPO"),
     "--hf-file": ("-hff", "LLAMA_ARG_HF_FILE"),
+    "--model-url": ("-mu", "LLAMA_ARG_MODEL_URL"),
     "--ctx-size": ("-c", "LLAMA_ARG_CTX_SIZE"),
     "--parallel": ("-np", "LLAMA_ARG_N_PARALLEL"),
     "--batch-size": ("-b", "LLAMA_ARG_BATCH"),
@@ -133,6 +134,7 @@ class Command:
         tool: one of ``TOOLS``.
         model_path: ``-m``; None if the model is named otherwise.
         hf_repo, hf_file: ``-hf`` (``org/repo[:quant]``) and ``-hff``.
+        model_url: ``-mu``.
         settings: all that moves memory.
         extra_files: files that are loaded beside the model, in the order of the command.
         unknown_flags: what this tool of this build doesn't have, as spelt. The engine would refuse to start.
@@ -143,6 +145,7 @@ class Command:
     model_path: str | None = None
     hf_repo: str | None = None
     hf_file: str | None = None
+    model_url: str | None = None
     settings: LlamaCppSettings = field(default_factory=LlamaCppSettings)
     extra_files: tuple[ExtraFile, ...] = ()
     unknown_flags: tuple[str, ...] = ()
@@ -256,6 +259,7 @@ class _Reader:
             model_path=self._names.get("--model"),
             hf_repo=self._names.get("--hf-repo"),
             hf_file=self._names.get("--hf-file"),
+            model_url=self._names.get("--model-url"),
             settings=settings,
             extra_files=self._extra_files(),
             unknown_flags=tuple(self._unknown),

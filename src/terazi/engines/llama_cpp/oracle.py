@@ -18,6 +18,7 @@ from terazi.errors import EngineError
 from terazi.memory.llama_cpp.estimate import DeviceEstimate
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.speculation import NO_SPECULATION
 from terazi.telemetry.reconciliation import BufferRow, Verdict
 from terazi.units import MIB
 
@@ -49,13 +50,23 @@ def estimator_settings(settings: LlamaCppSettings, resolved: Resolved) -> LlamaC
         n_parallel=resolved.n_stream,
         kv_unified=None,
         embedding=False,
+        speculation=NO_SPECULATION,
         cache_ram_mib=None,
         ctx_checkpoints=None,
     )
 
 
-def server_launch(binary: Binary, settings: LlamaCppSettings, model_path: str, *, port: int) -> LaunchSpec:
+def server_launch(
+    binary: Binary,
+    settings: LlamaCppSettings,
+    model_path: str,
+    *,
+    port: int,
+    beside: Iterable[tuple[str, str]] = (),
+) -> LaunchSpec:
     """A server that loads and does nothing else; it is ended as soon as its log says that it has loaded.
+
+    *beside* are (flag, path) of what it loads beside the model.
 
     Raises:
         EngineError: if *binary* lacks a flag that the settings need.
@@ -71,7 +82,8 @@ def server_launch(binary: Binary, settings: LlamaCppSettings, model_path: str, *
         Flag(names=("--no-ui", "--no-webui"), needed=False),
         Flag(names=("--offline",), needed=False),
     )
-    for flag in (*own, *memory_flags(settings), FIT_OFF):
+    files = (Flag(names=(name,), value=path) for name, path in beside)
+    for flag in (*own, *files, *memory_flags(settings), FIT_OFF):
         name = binary.spelling(*flag.names)
         if name is not None:
             argv += [name] if flag.value is None else [name, flag.value]

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from terazi.engines.llama_cpp.observe import LoadedBuffer, LoadReport
-from terazi.memory.bill import Bill, LineBasis, Term
+from terazi.memory.bill import HOST, Bill, LineBasis, Term, line_label
 from terazi.telemetry.reconciliation import BufferRow, Verdict
 from terazi.units import MIB
 
@@ -16,6 +16,8 @@ from terazi.units import MIB
 PRECISION_BYTES = round(0.005 * MIB) + 1
 #: The formula whose line the log calls the output buffer.
 OUTPUT_FORMULA = "output-buffer"
+#: With -sm tensor all devices are one in the log (``ggml-backend-meta.cpp``), and the largest of them is printed.
+_TOGETHER = "Meta("
 #: What the log speaks of, in the order of a page.
 _TERMS = ("weights", "kv", "state", "compute", "output")
 #: A mapping is one buffer in the log, and these are the lines of one.
@@ -38,6 +40,10 @@ def reconcile(bill: Bill, report: LoadReport) -> tuple[BufferRow, ...]:
         planned.setdefault(group, []).append(parts)
         if bound:
             bounds.add(group)
+    together = next((buffer.device for buffer in report.buffers if buffer.device.startswith(_TOGETHER)), None)
+    if together is not None:
+        planned = _largest(planned, together)
+        bounds = {(together, term, kind) for _, term, kind in bounds}
     printed: dict[_Group, list[int]] = {}
     for buffer in report.buffers:
         printed.setdefault(_group_of(buffer), []).append(buffer.bytes)
@@ -50,21 +56,37 @@ def reconcile(bill: Bill, report: LoadReport) -> tuple[BufferRow, ...]:
 
 def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], bool]]:
     """The buffers that *bill* foresees; the lines of one mapping are put together."""
-    mapped: dict[str, list[tuple[str, int]]] = {}
-    for line in (*bill.lines, *bill.page_cache):
-        part, bound = (line.formula, line.bytes), line.basis is LineBasis.UPPER_BOUND
+    mapped: dict[tuple[str, str], list[tuple[str, int]]] = {}
+    dropped = (line for line in bill.loading if line.part)  # a draft that is let go again is in the log, too
+    for line in (*bill.lines, *bill.page_cache, *dropped):
+        part, bound = (line_label(line), line.bytes), line.basis is LineBasis.UPPER_BOUND
         if line.term is Term.OVERHEAD and line.formula != OUTPUT_FORMULA:
             continue
         if line.formula in _MAPPED:
-            mapped.setdefault(line.device, []).append(part)
+            mapped.setdefault((line.device, line.part), []).append(part)
         elif line.term is Term.OVERHEAD:
             yield (line.device, "output", ""), (part,), bound
         elif line.term is Term.WEIGHTS:
             yield (line.device, "weights", line.formula.partition(".")[2]), (part,), bound
         elif line.bytes:
             yield (line.device, line.term.value, ""), (part,), bound
-    for device, parts in mapped.items():
+    for (device, _), parts in mapped.items():
         yield (device, "weights", "plain"), tuple(parts), False
+
+
+def _largest(
+    planned: dict[_Group, list[tuple[tuple[str, int], ...]]], together: str
+) -> dict[_Group, list[tuple[tuple[str, int], ...]]]:
+    """*planned* with one device in the place of all accelerators: of each buffer, the largest that one of them has."""
+    found = {group: buffers for group, buffers in planned.items() if group[0] == HOST}
+    most: dict[_Group, dict[tuple[str, ...], tuple[tuple[str, int], ...]]] = {}
+    for (device, term, kind), buffers in planned.items():
+        if device != HOST:
+            kept = most.setdefault((together, term, kind), {})
+            for parts in buffers:
+                label = tuple(name for name, _ in parts)
+                kept[label] = max(kept.get(label, ()), parts, key=_sum)
+    return {**found, **{group: list(kept.values()) for group, kept in most.items()}}
 
 
 def _group_of(buffer: LoadedBuffer) -> _Group:

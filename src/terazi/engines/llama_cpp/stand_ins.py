@@ -58,14 +58,23 @@ def stand_in(
     if not any(shares[: len(chosen)]) and len(chosen) > 1:
         # the engine splits by free memory, and a stand-in has this host's
         shares = tuple(float(device.memory_free_bytes) for device in chosen)
+    spoken = settings.speculation
+
+    def names_of(given: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(folded.get(name.casefold(), name) for name in given)
+
+    def buffers_of(given: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+        return tuple((pattern, _buffer(target, settings, names, endpoints)) for pattern, target in given)
+
     said = replace(
         settings,
         n_ctx=settings.n_ctx or _context(spec, settings, devices),
         tensor_split=shares,
         rpc=endpoints,
-        devices=tuple(folded.get(name.casefold(), name) for name in settings.devices),
-        override_tensor=tuple(
-            (pattern, _buffer(target, settings, names, endpoints)) for pattern, target in settings.override_tensor
+        devices=names_of(settings.devices),
+        override_tensor=buffers_of(settings.override_tensor),
+        speculation=replace(
+            spoken, devices=names_of(spoken.devices), override_tensor=buffers_of(spoken.override_tensor)
         ),
         fit=False,
     )

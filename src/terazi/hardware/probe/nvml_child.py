@@ -73,8 +73,16 @@ def _tell_gpu(index: int, handle: object) -> None:
         mig=isinstance(mig, list | tuple) and bool(mig) and mig[0] == 1,
         **_ask_memory(handle),
     )
-    processes = _ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
-    for process in processes if isinstance(processes, list) else ():
+    _tell_processes(index, handle)
+
+
+def _tell_processes(index: int, handle: object) -> None:
+    """Who computes there, and how much each holds; drivers that lack the call are left in peace."""
+    try:
+        found = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except (pynvml.NVMLError, getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)):
+        return
+    for process in found:
         _tell(kind="process", index=index, pid=process.pid, memory_used=process.usedGpuMemory)
 
 

@@ -3,12 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bound import state_bytes
-from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, alignment_bytes, backend_of
-from terazi.memory.llama_cpp.draft import DRAFT, draft_context, settle
+from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
+from terazi.memory.llama_cpp.draft import DRAFT, Context, draft_context, settle
 from terazi.memory.llama_cpp.draft_bill import with_draft
 from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
@@ -21,10 +22,16 @@ from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, WeightBuffer
+from terazi.memory.llama_cpp.weights import (
+    BufferKind,
+    Placement,
+    WeightBuffer,
+    borrowed_placements,
+    place_tensors,
+)
 from terazi.memory.llama_cpp.workings import Direct, Workings
 from terazi.models.spec import ModelSpec
-from terazi.units import MIB, pad
+from terazi.units import MIB
 
 #: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
 FIT_MARGIN_BYTES = 1024 * MIB
@@ -78,8 +85,13 @@ def _weigh(
     settings = settle(settings, companions)
     resolved = workings.resolve(settings) if workings else resolve(spec, settings, devices)
 
-    def of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Bill:
-        return _of_context(spec, settings, resolved, Direct(spec, family_of(spec), isa))
+    def of_context(context: Context) -> Bill:
+        borrowed: tuple[Placement, ...] = ()
+        if context.borrows:
+            borrowed = borrowed_placements(context.spec, place_tensors(spec, settings, resolved, isa))
+            _check_borrowed(borrowed, context.resolved)
+        work = Direct(context.spec, context.family, isa, borrowed)
+        return _of_context(context.spec, context.settings, context.resolved, work)
 
     bill = _of_context(spec, settings, resolved, workings or Direct(spec, family_of(spec), isa))
     if settings.speculation.kinds is not None or companions:
@@ -96,14 +108,15 @@ def _weigh(
 
 def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings) -> Bill:
     """What one model and its one context hold."""
-    family = family_of(spec)
+    family = work.family
     buffers = work.buffers(settings, resolved)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
+    lines = context_lines(spec, settings, resolved, work)
     caches, states = work.caches(settings, resolved), work.states(settings, resolved)
     return Bill(
         engine="llama.cpp",
         build=BUILD,
-        lines=context_lines(spec, settings, resolved, work),
+        lines=lines,
         page_cache=tuple(gap for gap in gaps if gap.memory is Memory.PAGE_CACHE),
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
@@ -116,21 +129,30 @@ def context_lines(
     spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings
 ) -> tuple[BillLine, ...]:
     """The lines of one model and its one context, as the bill has them."""
-    known = family_of(spec) is not None
     buffers = work.buffers(settings, resolved)
+    gaps = (_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
+    basis = LineBasis.EXACT if work.family else LineBasis.UPPER_BOUND
     return (
         *(_weights(buffer, settings) for buffer in buffers),
         # what is locked can't be dropped, read or not
-        *(
-            gap
-            for gap in (_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
-            if gap.memory is Memory.PINNED
-        ),
-        *_caches(work.cache_groups(settings, resolved), LineBasis.EXACT if known else LineBasis.UPPER_BOUND),
+        *(gap for gap in gaps if gap.memory is Memory.PINNED),
+        *_caches(work.cache_groups(settings, resolved), basis),
         *_state(spec, settings, resolved, work.states(settings, resolved)),
-        *_compute(spec, settings, resolved, work, known=known),
+        *_compute(spec, settings, resolved, work),
         *_overhead(spec, settings, resolved),
     )
+
+
+def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
+    """The engine's scheduler aborts over a weight whose device isn't one of its own."""
+    reach = {HOST, *(device.id for device in resolved.devices)}
+    for placement in borrowed:
+        if placement.device not in reach:
+            raise UsageError(
+                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on {placement.device}, "
+                "which isn't one of its devices.",
+                hint="Leave -devd out, or name that device with it.",
+            )
 
 
 def _reasons(
@@ -173,8 +195,7 @@ def _weights(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
     return BillLine(
         term=Term.WEIGHTS,
         device=buffer.device,
-        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
-        bytes=min(buffer.tensor_bytes, pad(buffer.buffer_bytes, alignment_bytes(None))),
+        bytes=buffer.tensor_bytes,
         formula=f"weights.{buffer.kind.value}",
         basis=LineBasis.EXACT,
         memory=_weights_memory(buffer, settings),
@@ -247,11 +268,11 @@ def _state(
 
 
 def _compute(
-    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings, *, known: bool
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings
 ) -> Iterator[BillLine]:
     sizes = work.compute_bytes(settings, resolved)
     formula, basis = "compute.replay", _replay_basis(resolved)
-    if not known or (resolved.draft_head and spec.architecture not in HEADS):
+    if work.family is None or (resolved.draft_head and spec.architecture not in HEADS):
         formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     # the host's own lies in the first device's pinned memory, if it has some (``llama_context``)
     pinned = bool(resolved.devices) and backend_of(resolved.devices[0]) in PINNED_HOST

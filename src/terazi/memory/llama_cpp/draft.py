@@ -16,6 +16,8 @@ from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import backend_of
 from terazi.memory.llama_cpp.cache_rules import WITHOUT_CACHE
+from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.llama_cpp.speculation import NGRAM_KINDS, Speculation
@@ -46,12 +48,26 @@ _WITH_HEADS = _ONE_BLOCK | {
     "qwen4exp",
     "step35",
 }
+#: Drafts that go without an embedding or an output matrix of their own.
+_BORROWERS = frozenset({"eagle3", "dflash"})
+#: Kind → the architecture that it needs.
+_OWN_KINDS = {"draft-eagle3": "eagle3", "draft-dflash": "dflash", "draft-dspark": "dflash"}
 #: These draft with multi-head latent attention only.
 _LATENT = frozenset({"deepseek2", "deepseek32", "glm-dsa"})
 #: ``SPEC_VOCAB_MAX_SIZE_DIFFERENCE``, in tokens.
 _VOCAB_SLACK = 128
 #: ``tokenizer.ggml.model`` of vocabularies that are one kind to the engine (``llama_vocab::impl::load``).
 _SAME_KIND = {"hybriddna": "gpt2", "whitespace": "gpt2", "gemma4": "gpt2"}
+
+
+class Context(NamedTuple):
+    """One context to weigh. With *borrows* its graph may use the model's embedding and output matrix."""
+
+    spec: ModelSpec
+    settings: LlamaCppSettings
+    resolved: Resolved
+    family: Family | None
+    borrows: bool = False
 
 
 class DraftContext(NamedTuple):
@@ -63,6 +79,7 @@ class DraftContext(NamedTuple):
         resolved: the same, settled.
         own_weights: it has weights of its own.
         dropped: why the engine lets it go right after loading; None if it stays.
+        reads_hidden: it starts from hidden states of the model, and picks its tokens in the graph if it may.
     """
 
     spec: ModelSpec
@@ -70,6 +87,13 @@ class DraftContext(NamedTuple):
     resolved: Resolved
     own_weights: bool
     dropped: str | None
+    reads_hidden: bool = False
+
+    @property
+    def context(self) -> Context:
+        """The same, to weigh."""
+        borrows = self.own_weights and self.spec.architecture in _BORROWERS
+        return Context(self.spec, self.settings, self.resolved, family_of(self.spec), borrows)
 
 
 def draft_model(companions: tuple[Companion, ...]) -> ModelSpec | None:
@@ -132,6 +156,8 @@ def draft_context(
         second = resolve(draft or spec, derived, left if draft else devices)
     except UsageError as error:
         raise UsageError(f"For the draft: {error.message}", hint=error.hint) from error
+    dropped = _dropped(spec, draft, speculation)
+    reads_hidden = speculation.uses("draft-mtp") or speculation.uses("draft-eagle3")
     rows = resolved.n_seq_max * (1 + speculation.n_max) if _drafts_blocks(speculation) else resolved.n_seq_max
     return DraftContext(
         spec=draft or spec,
@@ -140,10 +166,11 @@ def draft_context(
             n_outputs=min(second.n_tokens, rows),
             kept_states=1,
             draft_head=speculation.uses("draft-mtp"),
-            samples=speculation.uses("draft-mtp") and speculation.backend_sampling,
+            samples=reads_hidden and dropped is None and speculation.backend_sampling,
         ),
         own_weights=draft is not None,
-        dropped=_dropped(spec, draft, speculation),
+        dropped=dropped,
+        reads_hidden=reads_hidden,
     )
 
 
@@ -225,6 +252,15 @@ def _dropped(spec: ModelSpec, draft: ModelSpec | None, speculation: Speculation)
         return "no --spec-type says how to draft; say --spec-type draft-simple"
     if draft is None:
         return None
+    for kind, architecture in _OWN_KINDS.items():
+        if not speculation.uses(kind) or draft.architecture == architecture:
+            continue
+        if architecture == "dflash":
+            raise UsageError(
+                f"llama.cpp would abort: {kind} needs a {architecture} draft, this is {draft.architecture}.",
+                hint="Say --spec-type draft-simple for a small model of the same vocabulary.",
+            )
+        return f"--spec-type {kind} needs an {architecture} draft, this is {draft.architecture}"
     if speculation.uses("draft-simple"):
         return vocabulary_mismatch(spec, draft)
     if speculation.uses("draft-mtp") and draft.embedding_length != spec.embedding_length:

@@ -115,10 +115,10 @@ def _draw_logits(sketch: Sketch, x: Node, name: str) -> None:
     logits.is_output = True
     sketch.graph.expand(logits)
     if sketch.batch.samples:
-        _draw_sampling(sketch, logits)
+        draw_sampling(sketch, logits)
 
 
-def _draw_sampling(sketch: Sketch, logits: Node) -> None:
+def draw_sampling(sketch: Sketch, logits: Node) -> None:
     """``build_sampling`` with a chain of top-k for each sequence, of which each has one row of *logits*."""
     rows = Node("pad", g.F32, (logits.ne[0], logits.ne[1] + 1, 1, 1), (logits,))
     for _ in range(sketch.batch.slots):

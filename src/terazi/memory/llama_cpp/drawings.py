@@ -13,6 +13,10 @@ def draw(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLaye
         from terazi.memory.llama_cpp.draft_head import draw_draft_head
 
         return draw_draft_head(sketch, caches)
+    if sketch.family.drawing == "eagle3":
+        from terazi.memory.llama_cpp.eagle3 import draw_eagle3
+
+        return draw_eagle3(sketch, caches)
     if sketch.family.drawing == "rwkv":
         from terazi.memory.llama_cpp.rwkv import draw_rwkv
 

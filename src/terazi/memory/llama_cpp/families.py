@@ -477,6 +477,7 @@ FAMILIES = (
         drawing="diffusion",
     ),
     Family(name="rnd1", architectures=frozenset({"rnd1"}), qk_norm="head", drawing="diffusion"),
+    Family(name="eagle3", architectures=frozenset({"eagle3"}), drawing="eagle3"),
     Family(name="deci", architectures=frozenset({"deci"}), rope_factors=True, drawing="deci"),
     Family(
         name="gemma-embedding",

@@ -35,14 +35,7 @@ def process_lines(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolve
     """The program on the host, and the server behind each RPC device."""
     if settings.tool not in SERVERS:
         return
-    merges = spec.metadata.get("tokenizer.ggml.merges")
-    heap = (
-        _HEAP_BYTES
-        + _PER_TOKEN_BYTES * spec.vocab_size
-        + _PER_MERGE_BYTES * (merges.length if isinstance(merges, ArrayInfo) else 0)
-        + _PER_TENSOR_BYTES * len(spec.tensors)
-        + _PER_CANDIDATE_BYTES * spec.vocab_size * resolved.n_seq_max
-    )
+    heap = _HEAP_BYTES + _vocabulary_bytes(spec) + _context_bytes(spec, resolved)
     driver = any(backend_of(device) in CUDA_LIKE for device in resolved.devices)
     yield _line(
         HOST, heap, "process.heap", Memory.ANONYMOUS, "vocabulary, graph tables and stacks" + _DRIVER * driver
@@ -52,6 +45,23 @@ def process_lines(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolve
         if backend_of(device) == "rpc":
             note = "an idle ggml-rpc-server"
             yield _line(device.id, _RPC_HEAP_BYTES + _RPC_CODE_BYTES, "process.rpc-server", Memory.DEVICE, note)
+
+
+def second_context_line(spec: ModelSpec, resolved: Resolved, *, own_weights: bool) -> BillLine:
+    """What a draft's context adds; with *own_weights* it also brings a vocabulary of its own."""
+    size = _context_bytes(spec, resolved) + (_vocabulary_bytes(spec) if own_weights else 0)
+    return _line(HOST, size, "process.heap", Memory.ANONYMOUS, "graph tables and candidates of the draft")
+
+
+def _vocabulary_bytes(spec: ModelSpec) -> int:
+    merges = spec.metadata.get("tokenizer.ggml.merges")
+    joined = merges.length if isinstance(merges, ArrayInfo) else 0
+    return _PER_TOKEN_BYTES * spec.vocab_size + _PER_MERGE_BYTES * joined
+
+
+def _context_bytes(spec: ModelSpec, resolved: Resolved) -> int:
+    candidates = _PER_CANDIDATE_BYTES * spec.vocab_size * resolved.n_seq_max
+    return _PER_TENSOR_BYTES * len(spec.tensors) + candidates
 
 
 _DRIVER = "; the driver's own host memory isn't in it"

@@ -55,9 +55,9 @@ class Scale:
 
     def __init__(self, spec: ModelSpec, devices: tuple[Device, ...], isa: frozenset[str]) -> None:
         self.spec, self.devices, self.isa = spec, devices, isa
-        self._family = family_of(spec)
-        self._replays = Replays(spec, self._family) if self._family else None
-        self._window = window_length(spec, self._family) if self._family else 0
+        self.family = family_of(spec)
+        self._replays = Replays(spec, self.family) if self.family else None
+        self._window = window_length(spec, self.family) if self.family else 0
         self._types: set[tuple[str, str, str]] = set()
         self._shares: dict[Hashable, tuple[int, Shares]] = {}
         self._weights: dict[int, tuple[tuple[Placement, ...], tuple[WeightBuffer, ...]]] = {}
@@ -98,7 +98,7 @@ class Scale:
 
     def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
         """The caches of all blocks."""
-        return cache_layers(self.spec, self._family, settings, resolved)
+        return cache_layers(self.spec, self.family, settings, resolved)
 
     def cache_groups(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheGroup, ...]:
         """The caches by device and kind."""
@@ -124,11 +124,11 @@ class Scale:
 
     def states(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...] | None:
         """The states of all blocks that recur."""
-        if self._family is None:
+        if self.family is None:
             return None
         key = (self._at, resolved.n_seq_max)
         if key not in self._states:
-            self._states[key] = state_layers(self.spec, self._family, settings, resolved)
+            self._states[key] = state_layers(self.spec, self.family, settings, resolved)
         return self._states[key]
 
     def buffers(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[WeightBuffer, ...]:

@@ -14,13 +14,14 @@ from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import kept_of_drafts, loaded_blocks
-from terazi.memory.llama_cpp.buffers import PINNED_HOST, allocation_bytes, backend_of
+from terazi.memory.llama_cpp.buffers import HOST_ALIGNMENT, PINNED_HOST, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec, Tensor
+from terazi.units import pad
 
 #: ``common/common.h:LLM_FFN_EXPS_REGEX``, b11434, and the same for one block.
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
@@ -31,11 +32,14 @@ _INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
 _FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 #: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
-#: Encoders have no output matrix; BitNet multiplies with the embedding where it is.
+#: Encoders have no output matrix; BitNet multiplies with the embedding where it is; drafts that lack one use the
+#: model's.
 _NO_OUTPUT = frozenset(
     {
         "bert",
         "bitnet",
+        "dflash",
+        "eagle3",
         "eurobert",
         "jina-bert-v2",
         "jina-bert-v3",
@@ -121,6 +125,17 @@ def place_tensors(
     return (*placements.values(), *twice)
 
 
+def borrowed_placements(spec: ModelSpec, lender: tuple[Placement, ...]) -> tuple[Placement, ...]:
+    """The embedding and the output matrix of *lender*'s model, as far as a draft *spec* has none of its own."""
+    own = {tensor.name for tensor in spec.tensors}
+    embeddings = [placement for placement in lender if placement.tensor.name == "token_embd.weight"]
+    outputs = [placement for placement in lender if placement.tensor.name == "output.weight"] or embeddings[-1:]
+    return (
+        *(embeddings[:1] if "token_embd.weight" not in own else ()),
+        *(outputs if "output.weight" not in own else ()),
+    )
+
+
 def weight_buffers(
     placements: tuple[Placement, ...], settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
 ) -> tuple[WeightBuffer, ...]:
@@ -138,8 +153,11 @@ def weight_buffers(
         device = by_id.get(where)
         needed = sum(_bytes(tensor, device, kind, isa) for tensor in tensors)
         span = _mapped_bytes(tensors) if key in mapped else needed
-        # what another buffer maps is counted there
+        # what another buffer maps is counted there, and a tensor that is there twice is mapped once
         others = [tensor for other, there in mapped.items() if other != key and key in mapped for tensor in there]
+        reach = span - _inside(tensors, others)
+        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
+        needed = min(needed, pad(reach, HOST_ALIGNMENT))
         buffers.append(
             WeightBuffer(
                 device=where,
@@ -147,7 +165,7 @@ def weight_buffers(
                 tensor_bytes=needed,
                 buffer_bytes=span,
                 mapped=key in mapped,
-                gap_bytes=max(0, span - needed - _inside(tensors, others)),
+                gap_bytes=max(0, reach - needed),
                 largest_bytes=max(tensor.n_bytes for tensor in tensors),
                 products=_products(tensors),
             )

@@ -18,6 +18,10 @@ from terazi.models.spec import ModelSpec
 class Workings(Protocol):
     """Works out the parts of one model's bills on the same devices."""
 
+    @property
+    def family(self) -> Family | None:
+        """The model's family; None if its rules aren't known."""
+
     def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
         """``kv.cache_layers``."""
 
@@ -35,10 +39,21 @@ class Workings(Protocol):
 
 
 class Direct:
-    """Each part straight from its module, once."""
+    """Each part straight from its module, once.
 
-    def __init__(self, spec: ModelSpec, family: Family | None, isa: frozenset[str]) -> None:
-        self._spec, self._family, self._isa = spec, family, isa
+    Args:
+        spec, family, isa: the model, and the flags of the host's CPU.
+        borrowed: weights of another model that its graph uses too.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        family: Family | None,
+        isa: frozenset[str],
+        borrowed: tuple[Placement, ...] = (),
+    ) -> None:
+        self._spec, self.family, self._isa, self._borrowed = spec, family, isa, borrowed
         self._caches: tuple[CacheLayer, ...] | None = None
         self._placements: tuple[Placement, ...] | None = None
         self._buffers: tuple[WeightBuffer, ...] | None = None
@@ -46,7 +61,7 @@ class Direct:
     def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
         """The caches of all blocks."""
         if self._caches is None:
-            self._caches = cache_layers(self._spec, self._family, settings, resolved)
+            self._caches = cache_layers(self._spec, self.family, settings, resolved)
         return self._caches
 
     def cache_groups(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheGroup, ...]:
@@ -55,7 +70,7 @@ class Direct:
 
     def states(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...] | None:
         """The states of all blocks that recur."""
-        return state_layers(self._spec, self._family, settings, resolved) if self._family else None
+        return state_layers(self._spec, self.family, settings, resolved) if self.family else None
 
     def buffers(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[WeightBuffer, ...]:
         """Where tensors lie, by buffer."""
@@ -66,12 +81,13 @@ class Direct:
 
     def compute_bytes(self, settings: LlamaCppSettings, resolved: Resolved) -> Mapping[str, int]:
         """Compute buffers by device."""
-        caches, placements = self.caches(settings, resolved), self._placed(settings, resolved)
-        if self._family is None or (resolved.draft_head and self._spec.architecture not in HEADS):
+        caches = self.caches(settings, resolved)
+        placements = (*self._placed(settings, resolved), *self._borrowed)
+        if self.family is None or (resolved.draft_head and self._spec.architecture not in HEADS):
             return compute_bound_bytes(self._spec, settings, resolved, caches, placements)
         return compute_bytes(
             self._spec,
-            self._family,
+            self.family,
             settings,
             resolved,
             caches=caches,

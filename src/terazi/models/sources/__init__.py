@@ -1,37 +1,42 @@
-"""Where models come from: files on this machine (GGUF, safetensors), and the packaged demo model.
+"""Where models come from: files here, the Hugging Face hub, an https address, Ollama's store, the demo package.
 
 In: a MODEL argument. Out: ``ModelSpec``.
 Does I/O; imported only by ``service`` and ``cli``. Reads headers, never weights.
 """
 
-from terazi.errors import UsageError
 from terazi.models.sources.demo import demo_path
 from terazi.models.sources.local import load_path
 from terazi.models.spec import ModelSpec
 
 __all__ = ["demo_path", "load_model"]
 
-_NOT_YET = {
-    "hf:": "Download the .gguf file from the model's page and give its path.",
-    "ollama:": "Give the path of a .gguf file.",
-    "http://": "Download the file and give its path.",
-    "https://": "Download the file and give its path.",
-}
+# The client of the hub and the readers of rarer formats are imported when they are needed: start-up counts.
 
 
 def load_model(argument: str) -> ModelSpec:
-    """Read the header of the model that *argument* names: ``demo``, or a path.
+    """Read the header of the model that *argument* names.
 
-    A path is that of a ``.gguf`` file, or of a safetensors folder, file or index.
-    A file called ``demo`` is meant by ``./demo``.
+    ``demo``; a path of a ``.gguf`` file, of a safetensors folder, file or index, or of a ``config.json``;
+    ``hf:org/repo[@revision][:file|:quant]``; ``https://…/model.gguf``; ``ollama:name[:tag]``. A file of such a name
+    is ``./hf:…``.
 
     Raises:
-        UsageError: there is no such file, or the kind of source isn't supported.
+        UsageError: it names no model.
+        SourceError: a model elsewhere can't be reached.
         ModelFileError: the file can't be read as a model.
     """
     if argument == "demo":
         return load_path(demo_path(), origin="demo")
-    for prefix, hint in _NOT_YET.items():
-        if argument.startswith(prefix):
-            raise UsageError(f"Models from {prefix.rstrip('/')} sources are not supported yet.", hint=hint)
+    if argument.startswith("hf:"):
+        from terazi.models.sources.hub import load_hub
+
+        return load_hub(argument, origin=argument)
+    if argument.startswith(("https://", "http://")):
+        from terazi.models.sources.hub import load_url
+
+        return load_url(argument, origin=argument)
+    if argument.startswith("ollama:"):
+        from terazi.models.sources.ollama import load_ollama
+
+        return load_ollama(argument, origin=argument).spec
     return load_path(argument, origin=argument)

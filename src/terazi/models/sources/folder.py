@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from typing import Final
 
 from terazi.errors import ModelFileError, UsageError
 from terazi.models.from_safetensors import (
@@ -15,19 +14,10 @@ from terazi.models.from_safetensors import (
 )
 from terazi.models.gguf_window import display
 from terazi.models.hf_config import CONFIG_LIMIT_BYTES, HfConfig, parse_config
+from terazi.models.layout import CONFIG, INDEX_SUFFIX, TOKENIZER_CONFIG, choose_files, config_for, has_template
 from terazi.models.safetensors import SafetensorsHeader, read_header
 from terazi.models.sources.files import listing, opened, read_whole
 from terazi.models.spec import ModelSpec
-
-INDEX_SUFFIX: Final = ".safetensors.index.json"
-SUFFIX: Final = ".safetensors"
-#: The config that comes with ``consolidated.safetensors``, Mistral's own layout.
-PARAMS: Final = "params.json"
-CONFIG: Final = "config.json"
-#: Files in a folder that are no part of the model's weights.
-_NO_WEIGHTS: Final = ("adapter_model", "training_args", "optimizer", "scheduler", "random_states")
-#: Files with a chat template, apart from the tokenizer's config.
-_TEMPLATES: Final = ("chat_template.jinja", "chat_template.json")
 
 
 def load_folder(folder: str, *, origin: str) -> ModelSpec:
@@ -60,38 +50,18 @@ def load_safetensors(path: str, *, origin: str) -> ModelSpec:
     return _load(folder, names, (name,), origin=origin)
 
 
-def choose_files(names: Sequence[str]) -> tuple[str, ...] | None:
-    """Which of a folder's *names* hold the model: an index, or the weights themselves; None if nothing does.
+def load_config(path: str, *, origin: str) -> ModelSpec:
+    """What the architecture of the config *path* makes of it; no weights are needed.
 
-    The order is that of ``transformers`` and vLLM: the index of ``model``, then that one file, then another index,
-    then Mistral's layout, then whatever safetensors files there are.
+    Raises:
+        UsageError: there is no such file.
+        ModelFileError: it is no model's config, or of a family whose tensors aren't known.
     """
-    here = set(names)
-    indices = sorted(name for name in names if name.endswith(INDEX_SUFFIX))
-    weights = sorted(name for name in names if name.endswith(SUFFIX) and not name.startswith(_NO_WEIGHTS))
-    for name in ("model" + INDEX_SUFFIX, "model" + SUFFIX):
-        if name in here:
-            return (name,)
-    others = [name for name in weights if not name.startswith("consolidated")]
-    own = [name for name in indices if not name.startswith("consolidated")]
-    if len(own) == 1:
-        return (own[0],)
-    if others and not own:
-        return tuple(others)
-    for name in ("consolidated" + INDEX_SUFFIX, "consolidated" + SUFFIX):
-        if name in here:
-            return (name,)
-    return tuple(weights) or None
+    from terazi.models.from_config import build_config_spec
 
-
-def config_name(names: Sequence[str]) -> str | None:
-    """The config among a folder's *names*."""
-    return next((name for name in (CONFIG, PARAMS) if name in names), None)
-
-
-def has_template(names: Sequence[str], tokenizer_config: bytes) -> bool:
-    """Whether a chat template comes with the model."""
-    return any(name in names for name in _TEMPLATES) or b'"chat_template"' in tokenizer_config
+    path = os.path.abspath(path)  # noqa: PTH100 - as above
+    config = parse_config(read_whole(path, CONFIG_LIMIT_BYTES), display(path))
+    return build_config_spec(config, name=model_name(path), origin=origin)
 
 
 def model_name(path: str) -> str:
@@ -147,8 +117,7 @@ def _header(path: str, file_index: int) -> SafetensorsHeader:
 
 
 def _config(folder: str, names: Sequence[str], weights: str) -> HfConfig:
-    preferred = (PARAMS, CONFIG) if weights.startswith("consolidated") else (CONFIG, PARAMS)
-    name = next((name for name in preferred if name in names), None)
+    name = config_for(names, weights)
     if name is None:
         adapter = "adapter_config.json" in names
         raise ModelFileError(
@@ -161,9 +130,9 @@ def _config(folder: str, names: Sequence[str], weights: str) -> HfConfig:
 
 def _has_template(folder: str, names: Sequence[str]) -> bool:
     text = b""
-    if "tokenizer_config.json" in names:
+    if TOKENIZER_CONFIG in names:
         try:
-            text = read_whole(_in(folder, "tokenizer_config.json"), CONFIG_LIMIT_BYTES, whole=False)
+            text = read_whole(_in(folder, TOKENIZER_CONFIG), CONFIG_LIMIT_BYTES, whole=False)
         except (ModelFileError, UsageError):
             text = b""
     return has_template(names, text)

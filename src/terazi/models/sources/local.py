@@ -27,6 +27,10 @@ def load_path(path: str, *, origin: str) -> ModelSpec:
         from terazi.models.sources.folder import load_safetensors
 
         return load_safetensors(path, origin=origin)
+    if path.endswith(".json"):
+        from terazi.models.sources.folder import load_config
+
+        return load_config(path, origin=origin)
     if is_directory(path):
         from terazi.models.sources.folder import load_folder
 

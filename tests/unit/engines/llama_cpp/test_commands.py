@@ -1,5 +1,7 @@
 """Command lines, read as the engine reads them."""
 
+from dataclasses import replace
+
 import pytest
 
 from terazi.engines.llama_cpp.commands import Command, parse_command
@@ -190,3 +192,47 @@ def test_a_file_beside_the_model_is_named_with_its_part() -> None:
         assert [(file.part, file.path) for file in command.extra_files] == [("draft", "b.gguf")]
     by_variable = read("llama-server -m a.gguf", LLAMA_ARG_SPEC_DRAFT_MODEL="c.gguf")
     assert [file.path for file in by_variable.extra_files] == ["c.gguf"]
+
+
+def test_every_spelling_of_a_draft_setting_does_the_same() -> None:
+    spellings = {
+        "n_gpu_layers": ("-ngld 7", "--spec-draft-ngl 7", "--gpu-layers-draft 7", "--n_gpu_layers_draft 7"),
+        "devices": ("-devd A,B", "--device-draft A,B", "--spec-draft-device A,B"),
+        "type_k": ("-ctkd q8_0", "--cache-type-k-draft q8_0", "--spec-draft-type-k q8_0"),
+        "type_v": ("-ctvd q4_0", "--cache-type-v-draft q4_0", "--spec-draft-type-v q4_0"),
+        "override_tensor": ("-otd a=CPU,b=CPU", "--override-tensor-draft a=CPU,b=CPU"),
+        "cpu_moe": ("-cmoed", "--cpu-moe-draft", "--spec-draft-cpu-moe"),
+        "n_cpu_moe": ("-ncmoed 3", "--n-cpu-moe-draft 3", "--spec-draft-ncmoe 3", "--spec-draft-n-cpu-moe 3"),
+    }
+    for field, texts in spellings.items():
+        found = {getattr(settings(text).speculation, field) for text in texts}
+        assert len(found) == 1, field
+        assert found != {getattr(LlamaCppSettings().speculation, field)}, field
+        assert settings(texts[0]) == replace(LlamaCppSettings(), speculation=settings(texts[0]).speculation)
+
+
+def test_kinds_of_speculation_add_up_and_unknown_ones_are_named() -> None:
+    assert settings("").speculation.kinds is None
+    assert settings("--spec-type none").speculation.kinds == ()
+    assert settings("--spec-type ngram-mod,none").speculation.kinds == ()
+    both = settings("--spec-type draft-simple --spec-type ngram-cache,ngram-simple --spec-default").speculation
+    assert both.kinds == ("draft-simple", "ngram-cache", "ngram-simple", "ngram-mod")
+    with pytest.raises(UsageError, match="draft-medusa") as refused:
+        settings("--spec-type ngram-mod,draft-medusa")
+    assert "draft-eagle3" in (refused.value.hint or "")
+
+
+def test_sizes_that_the_engine_takes() -> None:
+    assert settings("--spec-ngram-simple-size-m 1024").speculation.ngram_simple_m == 1024
+    for text in ("--spec-ngram-map-k-size-m 0", "--spec-ngram-mod-n-max 1025", "--spec-draft-n-max -1"):
+        with pytest.raises(UsageError):
+            settings(text)
+    # no build-b11434 tool has a context size for drafts any more
+    assert read("llama-server -m a.gguf -cd 4096").unknown_flags == ("-cd",)
+
+
+def test_a_draft_from_a_repository_is_named_as_one() -> None:
+    (alone,) = read("llama-server -m a.gguf -hfd org/small:Q8_0").extra_files
+    (chosen,) = read("llama-server -m a.gguf --hf-repo-draft org/small -md draft.gguf").extra_files
+    assert (alone.part, alone.path) == ("draft", "hf:org/small:Q8_0")
+    assert chosen.path == "hf:org/small:draft.gguf"

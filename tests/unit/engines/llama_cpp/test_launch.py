@@ -16,6 +16,7 @@ from terazi.errors import EngineError
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES, is_quantised_cache
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.speculation import KINDS, Speculation
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import Plan, Verdict
@@ -67,8 +68,27 @@ def launched(
     return list(spec.argv)
 
 
+speculation_strategy = st.builds(
+    Speculation,
+    kinds=st.none() | st.lists(st.sampled_from(sorted(KINDS)), max_size=3).map(tuple),
+    n_max=st.integers(0, 64),
+    backend_sampling=st.booleans(),
+    n_gpu_layers=st.none() | st.integers(0, 200),
+    devices=st.lists(st.sampled_from(["CUDA0", "RPC1", "none"]), max_size=2, unique=True).map(tuple),
+    type_k=st.sampled_from(sorted(CACHE_TYPES)),
+    type_v=st.sampled_from(sorted(CACHE_TYPES)),
+    override_tensor=st.lists(st.just(("exps", "CPU")), max_size=2).map(tuple),
+    cpu_moe=st.booleans(),
+    n_cpu_moe=st.integers(0, 9),
+    ngram_simple_m=st.integers(1, 1024),
+    ngram_map_k_m=st.integers(1, 1024),
+    ngram_map_k4v_m=st.integers(1, 1024),
+    ngram_mod_n_max=st.integers(0, 1024),
+)
+
 settings_strategy = st.builds(
     LlamaCppSettings,
+    speculation=speculation_strategy,
     n_ctx=st.integers(0, 10**6),
     n_parallel=st.none() | st.integers(1, 64),
     kv_unified=st.none() | st.booleans(),

@@ -138,6 +138,25 @@ def test_what_no_log_speaks_of_is_left_out() -> None:
     assert all(row.device == HOST for row in reconcile(bill(*SMOLLM2, driver), report(LOGS["smollm2"])))
 
 
+def test_devices_that_work_as_one_are_held_against_the_largest() -> None:
+    """With -sm tensor the log says ``Meta()`` for all, and the size of the largest."""
+    text = LOGS["smollm2"].replace("CPU_Mapped model", "Meta() model").replace("CPU KV", "Meta() KV")
+    planned = bill(
+        line(Term.WEIGHTS, "weights.device", 92.10, device="CUDA0"),
+        line(Term.WEIGHTS, "weights.device", 80, device="CUDA1"),
+        line(Term.KV, "kv.full", 40, device="CUDA0"),
+        line(Term.KV, "kv.full", 90, device="CUDA1"),
+        *SMOLLM2[2:],
+    )
+    rows = reconcile(planned, report(text))
+    assert {(row.device, row.term): row.verdict for row in rows if row.device != HOST} == {
+        ("Meta()", "weights"): Verdict.HELD,
+        ("Meta()", "kv"): Verdict.HELD,
+    }
+    less = replace(planned, lines=planned.lines[:3] + planned.lines[4:])
+    assert {row.verdict for row in reconcile(less, report(text)) if row.term == "kv"} == {Verdict.DIFFERS}
+
+
 def test_a_silent_log_gives_no_rows() -> None:
     assert reconcile(bill(*SMOLLM2), LoadReport(loaded=True)) == ()
 
