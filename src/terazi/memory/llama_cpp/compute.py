@@ -228,6 +228,11 @@ def fuses_attention(
         tokens=resolved.n_tokens,
         tensors=len(setup.placements),
     )
+    return runs_beside_caches(setup, resolved, graph, caches)
+
+
+def runs_beside_caches(setup: Setup, resolved: Resolved, graph: Graph, caches: tuple[CacheLayer, ...]) -> bool:
+    """Whether every fused attention of *graph* runs where its layer is."""
     trunk, count = trunk_length(setup.spec), setup.spec.block_count
     drawn = range(trunk, count) if resolved.draft_head else range(trunk)
     attending = [cache.block for cache in caches if cache.block in drawn] or drawn

@@ -141,32 +141,33 @@ def cache_groups(caches: tuple[CacheLayer, ...]) -> tuple[CacheGroup, ...]:
     )
 
 
-def resized_groups(
+def resized_caches(
     caches: tuple[CacheLayer, ...], settings: LlamaCppSettings, resolved: Resolved, window_cells: int
-) -> tuple[CacheGroup, ...]:
-    """What ``cache_groups`` would say if *caches* were as long, and of such types, as *settings* have them."""
+) -> tuple[CacheLayer, ...]:
+    """*caches* as ``cache_layers`` gives them, made as long and of such types as *settings* have them.
+
+    Blocks, devices and widths stay: they must be of the same layout, and flash attention on or off as it was.
+    """
     by_id = {device.id: device for device in resolved.devices}
-    widths: dict[tuple[str, bool], dict[tuple[int, int, int], int]] = {}
+    sizes: dict[tuple[str, bool, int, int, int], tuple[int, int]] = {}
+    layers = []
     for cache in caches:
-        if not cache.shared:
-            counts = widths.setdefault((cache.device, cache.window), {})
-            key = cache.k_width, cache.v_width, cache.index_width
-            counts[key] = counts.get(key, 0) + 1
-    groups = []
-    for (where, window), counts in widths.items():
-        cells = window_cells if window else resolved.n_ctx_seq
-        device, rows = by_id.get(where), cells * resolved.n_stream
-        n_bytes = sum(
-            count
-            * (
-                _cache_bytes(device, settings.type_k, k_width, rows)
-                + _cache_bytes(device, settings.type_k, index, rows)
-                + _cache_bytes(device, settings.type_v, v_width, rows)
+        cells = window_cells if cache.window else resolved.n_ctx_seq
+        if cache.shared:
+            layers.append(cache._replace(cells=cells))
+            continue
+        key = cache.device, cache.window, cache.k_width, cache.v_width, cache.index_width
+        known = sizes.get(key)
+        if known is None:
+            device, rows = by_id.get(cache.device), cells * resolved.n_stream
+            known = sizes[key] = (
+                _cache_bytes(device, settings.type_k, cache.k_width, rows)
+                + _cache_bytes(device, settings.type_k, cache.index_width, rows),
+                _cache_bytes(device, settings.type_v, cache.v_width, rows),
             )
-            for (k_width, v_width, index), count in counts.items()
-        )
-        groups.append(CacheGroup(where, window, sum(counts.values()), cells, n_bytes))
-    return tuple(groups)
+        # positions: block, device, window | cells | k_width, v_width | k_bytes, v_bytes | the rest
+        layers.append(CacheLayer(*cache[:3], cells, *cache[4:6], *known, *cache[8:]))
+    return tuple(layers)
 
 
 def _cache_bytes(device: Device | None, kind: str, width: int, rows: int) -> int:

@@ -17,17 +17,17 @@ from terazi.memory.llama_cpp.compute import (
     Reservation,
     Setup,
     batch_of,
-    fuses_attention,
     may_be_refused,
     measure_of,
     named,
     offloads,
     reservations,
+    runs_beside_caches,
     setup_of,
 )
 from terazi.memory.llama_cpp.dims import Condition, Trace, Values, monomial
 from terazi.memory.llama_cpp.family import Family
-from terazi.memory.llama_cpp.graph import Node
+from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size
 from terazi.memory.llama_cpp.recurrent import StateLayer
@@ -176,7 +176,7 @@ class Replays:
         self._takes: dict[Hashable, list[Take]] = {}
         self._unproven: set[Hashable] = set()
         self._players: dict[Hashable, Player] = {}
-        self._fused: dict[Hashable, bool] = {}
+        self._fused: dict[Hashable, list[tuple[tuple[Condition, ...], bool, int]]] = {}
         self._looks: dict[_Kind, dict[int, int]] = {}
         #: a number for each kind of block, and for each look of one
         self._numbers: dict[Hashable, int] = {}
@@ -205,42 +205,32 @@ class Replays:
         return named(setup, sizes)
 
     def _fuses(self, asked: Weighed) -> bool:
-        resolved, settings = asked.resolved, asked.settings
+        """As ``compute.fuses_attention``, which is asked once where the same drawing comes to the same end."""
+        resolved, settings, setup = asked.resolved, asked.settings, asked.layout.setup
         if not resolved.flash_attn or not may_be_refused(settings, resolved, [g.device for g in asked.groups]):
             return resolved.flash_attn
-        key = (asked.layout.number, resolved, settings.type_k, settings.type_v, settings.embedding)
-        fused = self._fused.get(key)
-        if fused is None:
-            setup = asked.layout.setup._replace(settings=settings)
-            fused = self._fused[key] = fuses_attention(setup, resolved, asked.caches(), asked.states)
+        slots = resolved.n_seq_max
+        kind, _, variables = _kind_of(asked, Reservation(slots, slots, slots), fused=True)
+        values, known = Values(variables), self._fused.setdefault((asked.layout.number, kind), [])
+        found = next((found for conditions, *found in known if values.meet(conditions)), None)
+        if found is None:
+            trace = Trace()
+            _, graph = _draw(asked, kind, variables, trace, None)
+            parts = len(graph.nodes) + len(graph.leaves)
+            found = [runs_beside_caches(setup, resolved, graph, asked.caches()), parts]
+            known.append((tuple(trace.conditions), *found))
+        fused, parts = found
+        check_graph_size(
+            parts, self._spec.architecture, tokens=resolved.n_tokens, tensors=len(setup.placements)
+        )
         return fused
 
     def _reserve(self, asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[list[int], int]:
         """The peak of every buffer, and the nodes and leaves of the graph."""
-        layout, settings, resolved, rows = asked.layout, asked.settings, asked.resolved, asked.resolved.n_seq_max
-        window = next((group.cells for group in asked.groups if group.window), 0)
-        tokens, outputs = reservation.tokens, reservation.outputs
-        each, count = _token_form(tokens, rows)
-        form = _Form(each, "tokens" if outputs == tokens else "slots" if outputs == rows else "", reservation.slots == rows)
-        batch = batch_of(resolved, reservation, flash_attn=fused, pins=True, windowed=window > 0)
-        unified = 1 if resolved.n_stream == 1 else 0
-        kind = _Kind(
-            form,
-            batch._replace(tokens=0, outputs=0, slots=0, rows=0, streams=unified),
-            settings.embedding,
-            _type_key(settings.type_k, exact=layout.exact_types),
-            _type_key(settings.type_v, exact=layout.exact_types),
-        )
-        scene = self._scenes.get((layout.number, kind))
+        kind, batch, variables = _kind_of(asked, reservation, fused=fused)
+        scene = self._scenes.get((asked.layout.number, kind))
         if scene is None:
-            scene = self._scenes[layout.number, kind] = self._scene(asked, kind, batch)
-        variables = (
-            resolved.n_ctx_seq // CELLS,
-            max(1, window // CELLS),
-            count,
-            1 if form.outputs else outputs,
-            rows,
-        )
+            scene = self._scenes[asked.layout.number, kind] = self._scene(asked, kind, batch)
         known = scene.peaks.get(variables)
         if known is None:
             values = Values(variables)
@@ -296,24 +286,9 @@ class Replays:
 
     def _record(self, asked: Weighed, scene: _Scene, kind: _Kind, variables: tuple[int, ...]) -> Take:
         """Draw, schedule and record once more, for these *variables* and all that go the same way."""
-        trace, form = Trace(), kind.form
-        full, window, tokens, outputs, slots = (trace.variable(i, value) for i, value in enumerate(variables))
-        caches, states = asked.caches(), asked.states
-        if scene.blocks is not None:
-            shown = frozenset(scene.blocks)
-            caches = tuple(cache for cache in caches if cache.block in shown)
-            states = tuple(state for state in states if state.block in shown)
-        caches = tuple(cache._replace(cells=CELLS * (window if cache.window else full)) for cache in caches)
-        all_tokens = form.tokens * tokens * slots if form.tokens else tokens
-        batch = kind.batch._replace(
-            tokens=all_tokens,
-            outputs={"tokens": all_tokens, "slots": slots}.get(form.outputs, outputs),
-            streams=kind.batch.streams or slots,
-            slots=slots if form.all_slots else 1,
-            rows=slots,
-        )
-        setup = asked.layout.setup._replace(settings=asked.settings)
-        sketch, graph = setup.draw(batch, caches, states, scene.blocks)
+        trace = Trace()
+        sketch, graph = _draw(asked, kind, variables, trace, scene.blocks)
+        setup = asked.layout.setup
         parts = len(graph.nodes) + len(graph.leaves)
         cuts = [_cuts(sketch, drawn, scene) for drawn in (graph.nodes, graph.leaves)]
         nodes, leaves = setup.scheduler(graph, pipeline=asked.resolved.pipeline).ordered()
@@ -341,6 +316,48 @@ class Replays:
         if player is None:
             player = self._players[key] = Player(tape, _COUNT_OUTPUTS)
         return player
+
+
+def _kind_of(asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[_Kind, Batch, tuple[int, ...]]:
+    """What kind of graph a reservation has, its batch in numbers, and the values of the variables."""
+    layout, settings, resolved, rows = asked.layout, asked.settings, asked.resolved, asked.resolved.n_seq_max
+    window = next((group.cells for group in asked.groups if group.window), 0)
+    tokens, outputs = reservation.tokens, reservation.outputs
+    each, count = _token_form(tokens, rows)
+    as_many = "tokens" if outputs == tokens else "slots" if outputs == rows else ""
+    batch = batch_of(resolved, reservation, flash_attn=fused, pins=True, windowed=window > 0)
+    unified = 1 if resolved.n_stream == 1 else 0
+    kind = _Kind(
+        _Form(each, as_many, reservation.slots == rows),
+        batch._replace(tokens=0, outputs=0, slots=0, rows=0, streams=unified),
+        settings.embedding,
+        _type_key(settings.type_k, exact=layout.exact_types),
+        _type_key(settings.type_v, exact=layout.exact_types),
+    )
+    full = resolved.n_ctx_seq // CELLS
+    return kind, batch, (full, max(1, window // CELLS), count, 1 if as_many else outputs, rows)
+
+
+def _draw(
+    asked: Weighed, kind: _Kind, variables: tuple[int, ...], trace: Trace, blocks: tuple[int, ...] | None
+) -> tuple[Sketch, Graph]:
+    """A graph of *kind*, of all blocks or only of *blocks*, with variables in place of numbers."""
+    form, caches, states = kind.form, asked.caches(), asked.states
+    full, window, tokens, outputs, slots = (trace.variable(i, value) for i, value in enumerate(variables))
+    if blocks is not None:
+        shown = frozenset(blocks)
+        caches = tuple(cache for cache in caches if cache.block in shown)
+        states = tuple(state for state in states if state.block in shown)
+    caches = tuple(cache._replace(cells=CELLS * (window if cache.window else full)) for cache in caches)
+    all_tokens = form.tokens * tokens * slots if form.tokens else tokens
+    batch = kind.batch._replace(
+        tokens=all_tokens,
+        outputs={"tokens": all_tokens, "slots": slots}.get(form.outputs, outputs),
+        streams=kind.batch.streams or slots,
+        slots=slots if form.all_slots else 1,
+        rows=slots,
+    )
+    return asked.layout.setup._replace(settings=asked.settings).draw(batch, caches, states, blocks)
 
 
 def _token_form(tokens: int, slots: int) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from terazi.memory.llama_cpp.bill import context_lines, weigh
 from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.cache_rules import window_length
 from terazi.memory.llama_cpp.families import family_of
-from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_layers, resized_groups, window_cells
+from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_groups, cache_layers, resized_caches, window_cells
 from terazi.memory.llama_cpp.limits import MISFITS, misfit
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.replay import Layout, Replays, Weighed
@@ -62,8 +62,8 @@ class Scale:
         self._shares: dict[Hashable, tuple[int, Shares]] = {}
         self._weights: dict[int, tuple[tuple[Placement, ...], tuple[WeightBuffer, ...]]] = {}
         self._layouts: dict[int, Layout] = {}
-        self._sample_caches: dict[Hashable, tuple[CacheLayer, ...]] = {}
-        self._groups: dict[Hashable, tuple[CacheGroup, ...]] = {}
+        self._samples: dict[Hashable, tuple[CacheLayer, ...]] = {}
+        self._caches: dict[Hashable, tuple[tuple[CacheLayer, ...], tuple[CacheGroup, ...]]] = {}
         self._states: dict[Hashable, tuple[StateLayer, ...] | None] = {}
         #: the number of the layout that is being weighed
         self._at = 0
@@ -98,10 +98,15 @@ class Scale:
 
     def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
         """The caches of all blocks."""
-        return cache_layers(self.spec, self.family, settings, resolved)
+        return self._cached(settings, resolved)[0]
 
     def cache_groups(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheGroup, ...]:
         """The caches by device and kind."""
+        return self._cached(settings, resolved)[1]
+
+    def _cached(
+        self, settings: LlamaCppSettings, resolved: Resolved
+    ) -> tuple[tuple[CacheLayer, ...], tuple[CacheGroup, ...]]:
         short = window_cells(self._window, settings, resolved) if self._window else 0
         key = (
             self._at,
@@ -112,14 +117,15 @@ class Scale:
             settings.type_v,
             resolved.flash_attn,
         )
-        found = self._groups.get(key)
+        found = self._caches.get(key)
         if found is None:
             # which blocks there are, and how wide, hangs on flash attention alone
-            sample = self._sample_caches.get((self._at, resolved.flash_attn))
+            sample = self._samples.get((self._at, resolved.flash_attn))
             if sample is None:
-                sample = self.caches(settings, resolved)
-                self._sample_caches[self._at, resolved.flash_attn] = sample
-            found = self._groups[key] = resized_groups(sample, settings, resolved, short)
+                sample = cache_layers(self.spec, self.family, settings, resolved)
+                self._samples[self._at, resolved.flash_attn] = sample
+            caches = resized_caches(sample, settings, resolved, short)
+            found = self._caches[key] = caches, cache_groups(caches)
         return found
 
     def states(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...] | None:
