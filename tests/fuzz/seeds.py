@@ -1,4 +1,4 @@
-"""Writes the corpus's seeds anew: small headers of many families, without vocabulary. ``python tests/fuzz/seeds.py``"""
+"""Writes the seeds of the corpus: small headers of many families, without vocabulary (``seeds.py``, no arguments)."""
 
 import json
 import sys
@@ -14,7 +14,17 @@ from gguf_writer import header  # noqa: E402
 from terazi.models.gguf import header_from_bytes  # noqa: E402
 from terazi.models.spec import ArrayInfo  # noqa: E402
 
-FAMILIES = ("gemma2", "gemma4", "deepseek2-old", "glm-dsa", "qwen3vlmoe", "mimo2", "nomic-bert-moe", "gemma3n", "phi2")
+FAMILIES = (
+    "gemma2",
+    "gemma4",
+    "deepseek2-old",
+    "glm-dsa",
+    "qwen3vlmoe",
+    "mimo2",
+    "nomic-bert-moe",
+    "gemma3n",
+    "phi2",
+)
 RECURRENT = ("qwen3next", "mamba2", "kimi-linear", "rwkv7", "falcon-h1", "nemotron_h", "lfm2-window")
 COMMANDS = (
     "llama-server -m m.gguf -c 32768 -np 4 -ngl 99 -ts 3,1 -ctk q8_0 -ctv q8_0 -fa on",

@@ -29,7 +29,7 @@ from terazi.memory.llama_cpp.weights import (
     borrowed_placements,
     place_tensors,
 )
-from terazi.memory.llama_cpp.workings import Direct, Workings
+from terazi.memory.llama_cpp.workings import Direct, KeptWorkings, Workings
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -52,7 +52,8 @@ def weigh(
     devices: tuple[Device, ...],
     isa: frozenset[str],
     companions: tuple[Companion, ...] = (),
-    workings: Workings | None = None,
+    *,
+    workings: KeptWorkings | None = None,
 ) -> Bill:
     """The bytes that each device and the host will hold after llama.cpp has loaded *spec*.
 
@@ -69,7 +70,7 @@ def weigh(
         ModelFileError: for a file whose tensors aren't what its architecture needs.
     """
     try:
-        return _weigh(spec, settings, devices, isa, companions, workings)
+        return _weigh(spec, settings, devices, isa=isa, companions=companions, workings=workings)
     except MISFITS as error:
         raise misfit(spec) from error
 
@@ -78,9 +79,10 @@ def _weigh(
     spec: ModelSpec,
     settings: LlamaCppSettings,
     devices: tuple[Device, ...],
+    *,
     isa: frozenset[str],
     companions: tuple[Companion, ...],
-    workings: Workings | None,
+    workings: KeptWorkings | None,
 ) -> Bill:
     settings = settle(settings, companions)
     resolved = workings.resolve(settings) if workings else resolve(spec, settings, devices)
@@ -149,8 +151,8 @@ def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None
     for placement in borrowed:
         if placement.device not in reach:
             raise UsageError(
-                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on {placement.device}, "
-                "which isn't one of its devices.",
+                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on "
+                f"{placement.device}, which isn't one of its devices.",
                 hint="Leave -devd out, or name that device with it.",
             )
 
@@ -267,9 +269,7 @@ def _state(
         )
 
 
-def _compute(
-    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings
-) -> Iterator[BillLine]:
+def _compute(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings) -> Iterator[BillLine]:
     sizes = work.compute_bytes(settings, resolved)
     formula, basis = "compute.replay", _replay_basis(resolved)
     if work.family is None or (resolved.draft_head and spec.architecture not in HEADS):

@@ -1,12 +1,12 @@
 """Whole numbers that remember how they came about, so that one drawing of a graph serves many sizes.
 
-A ``Dim`` is an ``int`` with a polynomial in a few variables behind it (tokens, cells, slots, ...). What is computed
-from it is a ``Dim`` again; what is *decided* by it (a comparison, a rounding that doesn't come out even) is noted as a
-condition. Whoever finds all conditions of a ``Trace`` to hold for other values would have gone the same way, so the
-polynomials hold there too. (Elsewhere this is known as concolic execution.)
+A ``Dim`` is an ``int`` with a polynomial in a few variables behind it (tokens, cells, slots, ...). What is
+computed from it is a ``Dim`` again; what is *decided* by it (a comparison, a rounding that doesn't come out even)
+is noted as a condition. Whoever finds all conditions of a ``Trace`` to hold for other values would have gone the
+same way, so the polynomials hold there too. (Elsewhere this is known as concolic execution.)
 
-The one trap: what CPython does with an ``int`` without asking its class (``range``, an index) goes unnoted. The graphs
-of this package do no such thing with a dimension, and a property test holds every family's results against drawings
+The one trap: what CPython does with an ``int`` without asking its class (``range``, an index) goes unnoted. The
+graphs of this package do no such thing with a dimension, and tests hold every family's results against drawings
 without variables.
 """
 
@@ -32,7 +32,7 @@ class Trace:
         """The variable *index* (0, 1, ...), which is *value* (at least 1) this time."""
         return _dim(value, {monomial(index): 1}, self)
 
-    def note(self, terms: Terms, asked: str, answer: bool) -> bool:
+    def note(self, terms: Terms, asked: str, *, answer: bool) -> bool:
         """Note a decision and return it."""
         self.conditions[tuple(sorted(terms.items())), asked, answer] = None
         return answer
@@ -86,7 +86,7 @@ class Dim(int):
         value = int.__add__(self, 0)
         terms = dict(self.terms)
         terms[0] = terms.get(0, 0) - value
-        self.trace.note(terms, "zero", True)
+        self.trace.note(terms, "zero", answer=True)
         return value
 
     def __add__(self, other: int) -> int:
@@ -260,7 +260,7 @@ def _below(difference: int) -> bool:
         return False
     if max(rest) < 0 and sum(rest) + constant < 0:
         return True
-    return difference.trace.note(difference.terms, "below", int.__lt__(difference, 0))
+    return difference.trace.note(difference.terms, "below", answer=int.__lt__(difference, 0))
 
 
 def _is_zero(difference: int) -> bool:
@@ -270,4 +270,4 @@ def _is_zero(difference: int) -> bool:
     constant = difference.terms.get(0, 0)
     if (min(rest) > 0 and sum(rest) + constant > 0) or (max(rest) < 0 and sum(rest) + constant < 0):
         return False
-    return difference.trace.note(difference.terms, "zero", int.__eq__(difference, 0))
+    return difference.trace.note(difference.terms, "zero", answer=int.__eq__(difference, 0))

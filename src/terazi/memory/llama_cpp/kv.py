@@ -165,8 +165,7 @@ def resized_caches(
                 + _cache_bytes(device, settings.type_k, cache.index_width, rows),
                 _cache_bytes(device, settings.type_v, cache.v_width, rows),
             )
-        # positions: block, device, window | cells | k_width, v_width | k_bytes, v_bytes | the rest
-        layers.append(CacheLayer(*cache[:3], cells, *cache[4:6], *known, *cache[8:]))
+        layers.append(cache._replace(cells=cells, k_bytes=known[0], v_bytes=known[1]))
     return tuple(layers)
 
 

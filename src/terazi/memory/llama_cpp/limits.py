@@ -37,9 +37,9 @@ _ROOMIER = {
 }
 
 
-#: What the arithmetic of a graph raises where a shape or a count is none that its architecture could have. The engine
-#: checks every tensor against its hyperparameters (``create_tensor``) and refuses such a file. Assertions of a drawing
-#: say the same: attention without a cache, a recurrent block without a state.
+#: What the arithmetic of a graph raises where a shape or a count is none that its architecture could have. The
+#: engine checks every tensor against its hyperparameters (``create_tensor``) and refuses such a file. Assertions of
+#: a drawing say the same: attention without a cache, a recurrent block without a state.
 MISFITS = (ArithmeticError, AssertionError, LookupError)
 
 

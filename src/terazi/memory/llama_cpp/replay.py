@@ -64,6 +64,15 @@ class Take(NamedTuple):
     repeated: tuple[int, ...]
 
 
+class _Probe(NamedTuple):
+    """Whether fused attention would run where it should, and the size of the graph that was asked, as of a take."""
+
+    conditions: tuple[Condition, ...]
+    fused: bool
+    parts: int
+    repeated: tuple[int, ...]
+
+
 class _Scene:
     """One kind of graph: which blocks are drawn, the recordings so far, and the peaks that are known."""
 
@@ -110,7 +119,9 @@ class Layout:
         )
         self.exact_types = self.mixed or not setup.settings.kv_offload
         self.weights = {
-            block: frozenset(self._where(placement, exact=self.offloads and placement.device == HOST) for placement in placements)
+            block: frozenset(
+                self._where(placement, exact=self.offloads and placement.device == HOST) for placement in placements
+            )
             for block, placements in by_block.items()
         }
 
@@ -158,7 +169,7 @@ class _Form(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What decides the shape of a graph beside its layout. In *batch* all variables are 0, or 1 if that is fixed."""
+    """What decides the shape of a graph beside its layout. In *batch* what is variable is 0."""
 
     form: _Form
     batch: Batch
@@ -176,8 +187,9 @@ class Replays:
         self._takes: dict[Hashable, list[Take]] = {}
         self._unproven: set[Hashable] = set()
         self._players: dict[Hashable, Player] = {}
-        self._fused: dict[Hashable, list[tuple[tuple[Condition, ...], bool, int]]] = {}
-        self._looks: dict[_Kind, dict[int, int]] = {}
+        self._probes: dict[Hashable, tuple[_Scene, list[_Probe]]] = {}
+        #: which blocks look alike, with fused attention and without; nothing else tells blocks apart by number
+        self._looks: dict[bool, dict[int, int]] = {}
         #: a number for each kind of block, and for each look of one
         self._numbers: dict[Hashable, int] = {}
         self._layouts = 0
@@ -210,20 +222,27 @@ class Replays:
         if not resolved.flash_attn or not may_be_refused(settings, resolved, [g.device for g in asked.groups]):
             return resolved.flash_attn
         slots = resolved.n_seq_max
-        kind, _, variables = _kind_of(asked, Reservation(slots, slots, slots), fused=True)
-        values, known = Values(variables), self._fused.setdefault((asked.layout.number, kind), [])
-        found = next((found for conditions, *found in known if values.meet(conditions)), None)
-        if found is None:
+        kind, batch, variables = _kind_of(asked, Reservation(slots, slots, slots), fused=True)
+        key = asked.layout.number, kind
+        if key not in self._probes:
+            self._probes[key] = self._scene(asked, kind, batch), []
+        scene, known = self._probes[key]
+        values = Values(variables)
+        probe = next((probe for probe in known if values.meet(probe.conditions)), None)
+        if probe is None:
             trace = Trace()
-            _, graph = _draw(asked, kind, variables, trace, None)
-            parts = len(graph.nodes) + len(graph.leaves)
-            found = [runs_beside_caches(setup, resolved, graph, asked.caches()), parts]
-            known.append((tuple(trace.conditions), *found))
-        fused, parts = found
+            drawing = _draw(asked, kind, variables, trace, scene.blocks)
+            parts, repeated = _parts(drawing, scene)
+            fused = runs_beside_caches(setup, resolved, drawing.graph, drawing.caches)
+            probe = _Probe(tuple(trace.conditions), fused, parts, repeated)
+            known.append(probe)
         check_graph_size(
-            parts, self._spec.architecture, tokens=resolved.n_tokens, tensors=len(setup.placements)
+            _all_parts(probe.parts, probe.repeated, scene),
+            self._spec.architecture,
+            tokens=resolved.n_tokens,
+            tensors=len(setup.placements),
         )
-        return fused
+        return probe.fused
 
     def _reserve(self, asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[list[int], int]:
         """The peak of every buffer, and the nodes and leaves of the graph."""
@@ -238,8 +257,7 @@ class Replays:
             if take is None:
                 take = self._record(asked, scene, kind, variables)
             peaks = [player.peak(rounded(tape, values), scene.repeats) for tape, player in take.tapes]
-            more = sum(n * (repeats - 1) for n, repeats in zip(take.repeated, scene.repeats, strict=True))
-            known = scene.peaks[variables] = peaks, take.parts + more
+            known = scene.peaks[variables] = peaks, _all_parts(take.parts, take.repeated, scene)
         return known
 
     def _scene(self, asked: Weighed, kind: _Kind, batch: Batch) -> _Scene:
@@ -250,11 +268,13 @@ class Replays:
             return _Scene(None, (), [])
         by_block = {cache.block: cache for cache in caches}
         states = {state.block: state for state in asked.states}
-        drawn = self._looks.get(kind)
+        drawn = self._looks.get(kind.batch.flash_attn)
         if drawn is None:
             looks = _look(setup._replace(settings=asked.settings), batch, caches, asked.states)
             numbers = self._numbers
-            drawn = self._looks[kind] = {b: numbers.setdefault(look, len(numbers)) for b, look in looks.items()}
+            drawn = self._looks[kind.batch.flash_attn] = {
+                b: numbers.setdefault(look, len(numbers)) for b, look in looks.items()
+            }
         kinds = [
             self._numbers.setdefault(what, len(self._numbers))
             for what in (
@@ -286,13 +306,12 @@ class Replays:
 
     def _record(self, asked: Weighed, scene: _Scene, kind: _Kind, variables: tuple[int, ...]) -> Take:
         """Draw, schedule and record once more, for these *variables* and all that go the same way."""
-        trace = Trace()
-        sketch, graph = _draw(asked, kind, variables, trace, scene.blocks)
-        setup = asked.layout.setup
-        parts = len(graph.nodes) + len(graph.leaves)
-        cuts = [_cuts(sketch, drawn, scene) for drawn in (graph.nodes, graph.leaves)]
-        nodes, leaves = setup.scheduler(graph, pipeline=asked.resolved.pipeline).ordered()
-        tapes = record(nodes, leaves, measure_of(setup.devices), _cuts(sketch, [node for node, _ in nodes], scene))
+        trace, setup = Trace(), asked.layout.setup
+        drawing = _draw(asked, kind, variables, trace, scene.blocks)
+        parts, repeated = _parts(drawing, scene)
+        nodes, leaves = setup.scheduler(drawing.graph, pipeline=asked.resolved.pipeline).ordered()
+        cuts = _cuts(drawing.sketch, [node for node, _ in nodes], scene)
+        tapes = record(nodes, leaves, measure_of(setup.devices), cuts)
         if tapes is None:
             # equal blocks leave different marks: nothing may stand for anything here
             self._unproven.add(scene.pattern)
@@ -302,10 +321,7 @@ class Replays:
             conditions=tuple(trace.conditions),
             tapes=tuple((tape, self._player(tape)) for tape in tapes),
             parts=parts,
-            repeated=tuple(
-                nodes_run[2] - nodes_run[1] + leaves_run[2] - leaves_run[1]
-                for nodes_run, leaves_run in zip(*cuts, strict=True)
-            ),
+            repeated=repeated,
         )
         scene.takes.append(take)
         return take
@@ -316,6 +332,14 @@ class Replays:
         if player is None:
             player = self._players[key] = Player(tape, _COUNT_OUTPUTS)
         return player
+
+
+class _Drawing(NamedTuple):
+    """A drawing, and the caches of the blocks that are in it."""
+
+    sketch: Sketch
+    graph: Graph
+    caches: tuple[CacheLayer, ...]
 
 
 def _kind_of(asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[_Kind, Batch, tuple[int, ...]]:
@@ -340,7 +364,7 @@ def _kind_of(asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[
 
 def _draw(
     asked: Weighed, kind: _Kind, variables: tuple[int, ...], trace: Trace, blocks: tuple[int, ...] | None
-) -> tuple[Sketch, Graph]:
+) -> _Drawing:
     """A graph of *kind*, of all blocks or only of *blocks*, with variables in place of numbers."""
     form, caches, states = kind.form, asked.caches(), asked.states
     full, window, tokens, outputs, slots = (trace.variable(i, value) for i, value in enumerate(variables))
@@ -357,7 +381,8 @@ def _draw(
         slots=slots if form.all_slots else 1,
         rows=slots,
     )
-    return asked.layout.setup._replace(settings=asked.settings).draw(batch, caches, states, blocks)
+    sketch, graph = asked.layout.setup._replace(settings=asked.settings).draw(batch, caches, states, blocks)
+    return _Drawing(sketch, graph, caches)
 
 
 def _token_form(tokens: int, slots: int) -> tuple[int, int]:
@@ -416,6 +441,18 @@ def _first_places(sketch: Sketch, nodes: Iterable[Node]) -> dict[int, int]:
             if block is not None:
                 first.setdefault(block, place)
     return first
+
+
+def _parts(drawing: _Drawing, scene: _Scene) -> tuple[int, tuple[int, ...]]:
+    """Nodes and leaves as drawn, and how many of them each further copy of a run has."""
+    nodes, leaves = drawing.graph.nodes, drawing.graph.leaves
+    cuts = zip(_cuts(drawing.sketch, nodes, scene), _cuts(drawing.sketch, leaves, scene), strict=True)
+    return len(nodes) + len(leaves), tuple(a[2] - a[1] + b[2] - b[1] for a, b in cuts)
+
+
+def _all_parts(parts: int, repeated: tuple[int, ...], scene: _Scene) -> int:
+    """Nodes and leaves of the whole graph."""
+    return parts + sum(n * (repeats - 1) for n, repeats in zip(repeated, scene.repeats, strict=True))
 
 
 def _cuts(sketch: Sketch, nodes: Iterable[Node], scene: _Scene) -> list[tuple[int, int, int]]:

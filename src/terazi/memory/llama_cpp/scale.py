@@ -16,7 +16,14 @@ from terazi.memory.llama_cpp.bill import context_lines, weigh
 from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.cache_rules import window_length
 from terazi.memory.llama_cpp.families import family_of
-from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_groups, cache_layers, resized_caches, window_cells
+from terazi.memory.llama_cpp.kv import (
+    CacheGroup,
+    CacheLayer,
+    cache_groups,
+    cache_layers,
+    resized_caches,
+    window_cells,
+)
 from terazi.memory.llama_cpp.limits import MISFITS, misfit
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.replay import Layout, Replays, Weighed
@@ -74,7 +81,7 @@ class Scale:
         Raises:
             UsageError: for settings that llama.cpp itself refuses.
         """
-        return weigh(self.spec, settings, self.devices, self.isa, companions, self)
+        return weigh(self.spec, settings, self.devices, self.isa, companions, workings=self)
 
     def lines(self, settings: LlamaCppSettings) -> tuple[BillLine, ...]:
         """The ``lines`` of a bill without companions or speculation, and nothing else of it.

@@ -144,9 +144,7 @@ class Sketch:
 
     def output_matrix(self) -> Node:
         """``output.weight``, or the embedding where the model ties them."""
-        return (
-            self.weight("output.weight") or self._nodes("token_embd.weight")[-1]
-        )  # tied: embeddings() needed it
+        return self.weight("output.weight") or self._nodes("token_embd.weight")[-1]  # tied: embeddings() needed it
 
     def input(self, kind: tuple[int, int], *ne: int) -> Node:
         """A graph input, which lives in host memory."""

@@ -1,12 +1,12 @@
 """What the allocator does for one graph, noted down once and played again for other sizes.
 
-Which tensor takes memory from which buffer, when it gives it back, and whose memory it takes over, depends on the
-graph alone (``ggml/src/ggml-alloc.c``, build b11434); only the addresses depend on sizes. So a graph that was drawn
-with ``dims`` for sizes is scheduled and recorded once: a tape a buffer. Playing a tape is the best fit of the real
-allocator, with numbers put in.
+Which tensor takes memory from which buffer, when it gives it back, and whose memory it takes over, depends on
+the graph alone (``ggml/src/ggml-alloc.c``, build b11434); only the addresses depend on sizes. So a graph that was
+drawn with ``dims`` for sizes is scheduled and recorded once: a tape a buffer. Playing a tape is the best fit of the
+real allocator, with numbers put in.
 
-A run of equal blocks (``abridge``) repeats a part of its tape. As soon as the buffer looks as it did after an earlier
-copy, all further copies go round in the same circle: its peak is known, and so is where it ends.
+A run of equal blocks (``abridge``) repeats a part of its tape. As soon as the buffer looks as it did after an
+earlier copy, all further copies go round in the same circle: its peak is known, and so is where it ends.
 """
 
 from collections.abc import Callable, Sequence
@@ -157,8 +157,8 @@ def _carried(
 ) -> tuple[tuple[int, int], ...] | None:
     """What moves on from the third copy of a run to a further one: the tensors (to, from) that it inherits.
 
-    The second and third copies must be the same, but for the tensors that each makes or inherits. None if they aren't,
-    or if anything later asks for a tensor of the second.
+    The second and third copies must be the same, but for the tensors that each makes or inherits. None if they
+    aren't, or if anything later asks for a tensor of the second.
     """
     shift = third[1] - second[1]
     before, copy = events[second[0] : third[0]], events[third[0] : last[0]]
@@ -205,9 +205,12 @@ class Player:
         tail = self._tail
         grown = sum(sizes[size] for what, _, size, _ in tail if what == _TAKE)
         if not state.ragged and state.blocks[-1][0] * unit + grown <= peak:
-            return peak  # no way to place what is left could reach so far
+            # no way to place what is left could reach so far
+            return peak
         arena = Arena()
-        arena.blocks = [[at * unit, ENDLESS - at * unit if at + n == ENDLESS else n * unit] for at, n in state.blocks]
+        arena.blocks = [
+            [at * unit, ENDLESS - at * unit if at + n == ENDLESS else n * unit] for at, n in state.blocks
+        ]
         arena.peak, arena.ragged = peak, state.ragged
         _perform(tail, arena, [place * unit for place in state.address], sizes)
         return arena.peak
@@ -286,20 +289,18 @@ def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: S
                 peak = max(peak, at + size)
                 continue
             best_size = _BEYOND
-            place = best = 0
-            for block in blocks:
+            best = 0
+            for place, block in enumerate(blocks):
                 # the open end is longer than all others and comes last, so it is the last resort
                 if size <= block[1] <= best_size:
                     best, best_size = place, block[1]
-                place += 1
             block = blocks[best]
             at = address[tensor] = block[0]
             block[0] = end = at + size
             block[1] = best_size - size
             if best_size == size:
                 del blocks[best]
-            if end > peak:
-                peak = end
+            peak = max(peak, end)
             continue
         at = address[tensor]
         if what == _TRIM:

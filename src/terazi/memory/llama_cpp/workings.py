@@ -38,6 +38,13 @@ class Workings(Protocol):
         """``compute.compute_bytes``, or its bound if the family isn't known."""
 
 
+class KeptWorkings(Workings, Protocol):
+    """The same, and it resolves settings too: it may know what they share with others."""
+
+    def resolve(self, settings: LlamaCppSettings) -> Resolved:
+        """``resolve.resolve``; the other parts are then asked for what it gave."""
+
+
 class Direct:
     """Each part straight from its module, once.
 
