@@ -23,6 +23,8 @@ class Arena:
 
     def take(self, size: int) -> int:
         """The address of the best fitting free block; the open end only if no other fits."""
+        if size < 0:
+            raise ArithmeticError(size)  # no graph of real shapes has such a tensor
         blocks = self.blocks
         best, best_size = -1, ENDLESS
         for index in range(len(blocks) - 1):

@@ -313,4 +313,7 @@ def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: S
 
 def rounded(tape: Tape, values: Values) -> tuple[int, ...]:
     """The sizes of *tape* for these values."""
-    return tuple(pad(values.of(terms), alignment) for terms, alignment in tape.sizes)
+    sizes = tuple(pad(values.of(terms), alignment) for terms, alignment in tape.sizes)
+    if sizes and min(sizes) < 0:
+        raise ArithmeticError(sizes)  # as ``Arena.take``
+    return sizes
