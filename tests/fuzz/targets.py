@@ -88,6 +88,6 @@ def _weigh(spec: ModelSpec) -> None:
     for settings in _SETTINGS:
         bill = _answered(lambda settings=settings: weigh(spec, settings, _DEVICES, _ISA))  # type: ignore[misc]
         if len(spec.tensors) < _SMALL and spec.block_count < _SMALL:
-            scale = Scale(spec, _DEVICES, _ISA)
+            scale = Scale(spec, _DEVICES, _ISA, patience=0)
             again = _answered(lambda settings=settings, scale=scale: scale.weigh(settings))  # type: ignore[misc]
             assert bill == again

@@ -58,12 +58,15 @@ class Scale:
 
     Args:
         spec, devices, isa: as for ``bill.weigh``.
+        patience: so many bills are worked out as if there were no others: fewer aren't worth a recording.
     """
 
-    def __init__(self, spec: ModelSpec, devices: tuple[Device, ...], isa: frozenset[str]) -> None:
+    def __init__(
+        self, spec: ModelSpec, devices: tuple[Device, ...], isa: frozenset[str], *, patience: int = 2
+    ) -> None:
         self.spec, self.devices, self.isa = spec, devices, isa
         self.family = family_of(spec)
-        self._replays = Replays(spec, self.family) if self.family else None
+        self._replays = Replays(spec, self.family, patience) if self.family else None
         self._window = window_length(spec, self.family) if self.family else 0
         self._types: set[tuple[str, str, str]] = set()
         self._shares: dict[Hashable, tuple[int, Shares]] = {}
