@@ -14,7 +14,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 #: One input may take this long, and a process may ask for so much address space.
-SECONDS, ADDRESS_SPACE = 10, 1 << 30
+SECONDS, ADDRESS_SPACE = 25, 1 << 30
 #: Longer inputs find nothing that shorter ones don't.
 LONGEST = 1 << 14
 #: A header has by far the most behind it.
