@@ -1,9 +1,10 @@
 """Coverage-guided fuzzing with atheris: ``python tests/fuzz/fuzz.py [SECONDS] [TARGET ...]``.
 
 The targets (``targets.py``; default: all) share the time. New inputs go to a scratch folder, beginning from the
-corpus in the tree; a finding is kept as ``tests/fuzz/findings/TARGET-...`` and ends the run with its traceback. Each
-target runs in a process of its own with a limit on its address space, so that a count in a file that is believed is
-a finding too. ``--replay`` runs the corpus once, without atheris, and prints the process's peak memory in KiB.
+corpus in the tree; a finding is kept as ``tests/fuzz/findings/TARGET-...`` and ends the run with its traceback.
+Each target runs in a process of its own with a limit on its address space, so that a count in a file that is
+believed is a finding too. ``--replay`` runs the corpus once, without atheris, and prints the process's peak memory
+in KiB.
 """
 
 import resource

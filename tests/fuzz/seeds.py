@@ -1,4 +1,4 @@
-"""Writes the seeds of the corpus: small headers of many families, without vocabulary (``seeds.py``, no arguments)."""
+"""Writes the seeds of the corpus: small headers of many families, without vocabulary. It takes no arguments."""
 
 import json
 import sys
