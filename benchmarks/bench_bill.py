@@ -6,10 +6,10 @@
 2. *cards*: the same on 1, 2 and 3 cards with several ``-ts``, every layer offloaded.
 3. *mixed*: with layers left in RAM too (``-ngl``), where host weights are staged on the cards.
 
-Each sweep goes over about 10,000 settings with ``Scale.lines`` from nothing, and is held against ``bill.weigh`` of a
-sample. Times are CPU time of this process. The header is that of Kimi K2 (1096 tensors, 163,840 tokens), whole and in
-24 parts; the whole command is compared with ``python -c pass``, alternating. The aims: 1 s for 10,000 settings, 200 ms
-for a plan, 150 ms beyond an empty process.
+Each sweep goes over about 10,000 settings with ``Scale.lines`` from nothing, and is held against ``bill.weigh`` of
+a sample. Times are CPU time of this process. The header is that of Kimi K2 (1096 tensors, 163,840 tokens), whole
+and in 24 parts; the whole command is compared with ``python -c pass``, alternating. The aims: 1 s for 10,000
+settings, 200 ms for a plan, 150 ms beyond an empty process.
 """
 
 import argparse
@@ -19,16 +19,19 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 
 import bill_cases
 import model_zoo
 from terazi.errors import TeraziError
+from terazi.hardware.machine import Machine
 from terazi.hardware.presets import parse_machine
 from terazi.hardware.probe import load_catalogue
+from terazi.memory.bill import BillLine
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.scale import Scale
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -85,13 +88,11 @@ def sweeps(name: str, spec: ModelSpec) -> None:
         settings = list(settings_of(chosen, ids))
         scale = Scale(spec, machine.devices, machine.host.isa)
         start = time.process_time()
-        kept = [_answer(lambda one=one: scale.lines(one)) for one in settings]
+        kept = [_answer(scale.lines, one) for one in settings]
         seconds = time.process_time() - start
         sample = range(0, len(settings), SAMPLE)
         start = time.process_time()
-        plain = [
-            _answer(lambda i=i: weigh(spec, settings[i], machine.devices, machine.host.isa).lines) for i in sample
-        ]
+        plain = [_answer(partial(_plainly, spec, machine), settings[i]) for i in sample]
         plain_seconds = (time.process_time() - start) / len(sample)
         same = plain == [kept[i] for i in sample]
         print(
@@ -181,9 +182,15 @@ def processes(paths: dict[str, str], rounds: int) -> None:
         print(f"{name:<20} {seconds * 1e3:>7.1f} ms, {(seconds - base) * 1e3:>7.1f} ms beyond an empty process")
 
 
-def _answer(act):  # type: ignore[no-untyped-def]
+def _plainly(spec: ModelSpec, machine: Machine, settings: LlamaCppSettings) -> tuple[BillLine, ...]:
+    return weigh(spec, settings, machine.devices, machine.host.isa).lines
+
+
+def _answer(
+    ask: Callable[[LlamaCppSettings], tuple[BillLine, ...]], settings: LlamaCppSettings
+) -> tuple[BillLine, ...] | str:
     try:
-        return act()
+        return ask(settings)
     except TeraziError as error:
         return error.message
 

@@ -214,6 +214,8 @@ def main(targets: list[str]) -> int:
             install_group("test")
         if "check" in targets:
             install_group("check")
+        if "fuzz" in targets:
+            install_group("fuzz")
     except StepFailedError as failure:
         say(f"error: setup stopped: {failure}")
         say(f"hint: {failure.hint}")

@@ -57,12 +57,14 @@ class Take(NamedTuple):
     Args:
         tapes: one a buffer, and who plays it: takes that differ only in sizes share one.
         parts: nodes and leaves as drawn; ``repeated`` are those of the third copy of each run.
+        copies_blocks: quantised tensors are among those placed, so it holds for one type of them only.
     """
 
     conditions: tuple[Condition, ...]
     tapes: tuple[tuple[Tape, Player], ...]
     parts: int
     repeated: tuple[int, ...]
+    copies_blocks: bool
 
 
 class _Probe(NamedTuple):
@@ -99,7 +101,6 @@ class Layout:
     Args:
         number: tells it from the other layouts of one ``Replays``.
         offloads: some device takes over products with host weights, so that these are copied.
-        exact_types: caches or weights are copied between devices, so that the bytes of their rows matter.
     """
 
     def __init__(self, number: int, setup: Setup) -> None:
@@ -111,14 +112,8 @@ class Layout:
             block = placement.tensor.block
             (loose if block is None else by_block.setdefault(block, [])).append(placement)
         self.loose = tuple(self._where(placement, exact=True) for placement in loose)
-        last = len(setup.layer_backends) - 1
-        backends = setup.backends
-        self.mixed = any(
-            backends[placement.device] != setup.layer_backends[min(block, last)]
-            for block, placements in by_block.items()
-            for placement in placements
-        )
-        self.exact_types = self.mixed or not setup.settings.kv_offload
+        #: found out on the way: quantised tensors are copied between devices, so the bytes of their rows matter
+        self.exact_types = False
         self.weights = {
             block: frozenset(
                 self._where(placement, exact=self.offloads and placement.device == HOST) for placement in placements
@@ -133,7 +128,8 @@ class Layout:
         return (
             tensor.name if tensor.block is None else name,
             tensor.shape,
-            tensor.n_bytes if exact else 0,
+            # only quantised weights that a card takes over from the host are copied; small ones may be anywhere
+            tensor.n_bytes if exact or len(tensor.shape) == 1 else 0,
             self.setup.backends[placement.device],
             plain,
         )
@@ -274,6 +270,9 @@ class Replays:
             take = next((take for take in scene.takes if values.meet(take.conditions)), None)
             if take is None:
                 take = self._record(asked, scene, kind, variables)
+            if take.copies_blocks and not asked.layout.exact_types:
+                asked.layout.exact_types = True
+                return self._reserve(asked, reservation, fused=fused)
             peaks = [player.peak(rounded(tape, values), scene.repeats) for tape, player in take.tapes]
             known = scene.peaks[variables] = peaks, _all_parts(take.parts, take.repeated, scene)
         return known
@@ -340,6 +339,7 @@ class Replays:
             tapes=tuple((tape, self._player(tape)) for tape in tapes),
             parts=parts,
             repeated=repeated,
+            copies_blocks=any(node.kind[0] > 1 and node.home is None and node.view is None for node, _ in nodes),
         )
         scene.takes.append(take)
         return take
