@@ -77,7 +77,7 @@ def main() -> None:
 def sweeps(name: str, spec: ModelSpec) -> None:
     """Time the sweeps of one model."""
     total = spec.block_count + 1
-    layouts = {
+    layouts: dict[str, list[Layout]] = {
         "fixed": [(2, total, (1, 1))],
         "cards": list(whole_layouts(total)),
         "mixed": list(all_layouts(total)),

@@ -28,7 +28,9 @@ def modelinfo(asked: Question) -> int:
     total = re.search(r"([\d.,]+)\s*([MGT])B Total", done.stdout)
     if total is None:
         raise RuntimeError((done.stderr or done.stdout).strip().splitlines()[-1][:200])
-    return round(float(total[1].replace(",", "")) * {"M": _GIB / 1024, "G": _GIB, "T": _GIB * 1024}[total[2]])
+    unit = {"M": _GIB // 1024, "G": _GIB, "T": _GIB * 1024}[total[2]]
+    size: float = float(total[1].replace(",", "")) * unit
+    return int(size + 0.5)
 
 
 def llmfit(asked: Question) -> int:
@@ -40,7 +42,7 @@ def llmfit(asked: Question) -> int:
     plan = json.loads(done.stdout)
     if plan["model_name"].casefold() != asked["name"].casefold():
         raise RuntimeError(f"its database has {plan['model_name']} instead")
-    return round(plan["minimum"]["vram_gb"] * _GB)
+    return int(plan["minimum"]["vram_gb"] * _GB)
 
 
 def whichllm(asked: Question) -> int:
@@ -59,7 +61,7 @@ def whichllm(asked: Question) -> int:
         sliding_window_global_ratio=asked["global_ratio"],
     )
     variant = GGUFVariant(Path(asked["path"]).name, asked["quantisation"], asked["file_bytes"])
-    return estimate_vram(model, variant, asked["context"])
+    return int(estimate_vram(model, variant, asked["context"]))
 
 
 def hf_mem(asked: Question) -> int:
@@ -71,7 +73,7 @@ def hf_mem(asked: Question) -> int:
     parsed = parse_gguf_metadata(raw, experimental=True, max_model_len=asked["context"])
     if parsed.kv_cache is None:
         raise RuntimeError("no KV cache")
-    return parsed.bytes_count + parsed.kv_cache.cache_size
+    return int(parsed.bytes_count + parsed.kv_cache.cache_size)
 
 
 def program(name: str) -> Path:

@@ -51,6 +51,27 @@ def _mimo2_block(block: int) -> f.Shapes:
     return shapes | experts | dense | joined
 
 
+#: The draft block behind ten others, the first of which has no experts.
+def _mixed(shapes: f.Shapes, *, bias: bool = True) -> Callable[[int], f.Shapes]:
+    def of_block(block: int) -> f.Shapes:
+        mixed = f.experts(shared=f.EXPERT, bias=bias) if block else {}
+        return {**shapes, **mixed, **(f.DRAFT if block == 10 else {})}
+
+    return of_block
+
+
+_MIXED_KEYS: dict[str, object] = {
+    **f.EXPERT_KEYS,
+    ".expert_shared_feed_forward_length": f.EXPERT,
+    ".leading_dense_block_count": 1,
+    ".nextn_predict_layers": 1,
+    ".expert_weights_norm": True,
+    ".expert_weights_scale": 2.5,
+}
+_WINDOWS: dict[str, object] = {
+    ".attention.sliding_window": 512,
+    ".attention.sliding_window_pattern": [block % 4 > 0 for block in range(11)],
+}
 _GLM4MOE, _SPARSE, _MIMO2 = f.TWINS["glm4moe"], f.TWINS["deepseek32"], f.TWINS["mimo2"]
 FAMILIES: dict[str, f.Twin] = {
     "glm4moe": _GLM4MOE,
@@ -60,6 +81,15 @@ FAMILIES: dict[str, f.Twin] = {
     ),
     "deepseek32": _SPARSE,
     "glm-dsa": _SPARSE,
+    "hy_v3": f.Twin(_MIXED_KEYS, _mixed(f.HEAD_NORMS, bias=False), blocks=11),
+    "step35": f.Twin(
+        {**_MIXED_KEYS, **_WINDOWS},
+        _mixed({**f.HEAD_NORMS, "attn_gate.weight": (f.WIDTH, f.HEADS)}),
+        blocks=11,
+    ),
+    "cohere2moe": f.Twin(
+        {**_MIXED_KEYS, **_WINDOWS, ".logit_scale": 0.25}, _mixed({"ffn_norm.weight": ()}, bias=False), blocks=11
+    ),
     "mimo2": _MIMO2._replace(of_block=_mimo2_block),
 }
 
@@ -100,6 +130,14 @@ FAMILIES["glm4"] = _GLM4._replace(
     of_block=lambda block: _GLM4.of_block(block) | (f.DRAFT if block == f.BLOCKS else {}),
     blocks=f.BLOCKS + 1,
 )
+
+
+def write_head_alone(folder: Path, name: str) -> Path:
+    """A file with nothing but the tables and the draft block of a twin, as converters make them on demand."""
+    twin = FAMILIES[name]
+    missing: f.Shapes = dict.fromkeys((*f.BLOCK, *twin.of_block(0), *twin.of_block(1)), ())
+    alone = twin._replace(of_block=lambda block: twin.of_block(block) if block == f.BLOCKS else missing)
+    return f.write_twin(folder, f"{name}-head", alone._replace(architecture=twin.architecture or name))
 
 
 def write_draft_twin(folder: Path, name: str) -> Path:
@@ -148,3 +186,54 @@ def write_eagle3(folder: Path, name: str, *, layers: tuple[int, int, int] = (2, 
         ".norm_before_residual": name == "mapped",
     }
     return write_gguf(folder / f"eagle3-{name}.gguf", "eagle3", keys, rows, vocab_size=f.VOCAB, tokenizer="llama")
+
+
+def write_assistant(folder: Path) -> Path:
+    """An assistant of the ``gemma4`` twin: narrower, without keys and values, three windows and a full layer."""
+    width, heads, blocks = f.WIDTH // 2, f.HEADS // 2, 4
+    rows: list[TensorRow] = [
+        ("token_embd.weight", (width, f.VOCAB), "q6_K"),
+        ("output_norm.weight", (width,), "f32"),
+        ("rope_freqs.weight", (f.HEAD,), "f32"),
+        ("nextn.pre_projection.weight", (2 * f.WIDTH, width), "q4_K"),
+        ("nextn.post_projection.weight", (width, f.WIDTH), "q4_K"),
+    ]
+    for block in range(blocks):
+        head = 2 * f.HEAD if block == blocks - 1 else f.HEAD
+        shapes: f.Shapes = {
+            "attn_norm.weight": (width,),
+            "attn_q.weight": (width, heads * head),
+            "attn_output.weight": (heads * head, width),
+            "attn_q_norm.weight": (head,),
+            "post_attention_norm.weight": (width,),
+            "layer_output_scale.weight": (1,),
+            "ffn_norm.weight": (width,),
+            "ffn_gate.weight": (width, f.INNER),
+            "ffn_up.weight": (width, f.INNER),
+            "ffn_down.weight": (f.INNER, width),
+            "post_ffw_norm.weight": (width,),
+        }
+        rows += [
+            (f"blk.{block}.{name}", shape, "f32" if len(shape) == 1 else "q4_K") for name, shape in shapes.items()
+        ]
+    keys: dict[str, object] = {
+        ".context_length": 32768,
+        ".embedding_length": width,
+        ".embedding_length_out": f.WIDTH,
+        ".block_count": blocks,
+        ".nextn_predict_layers": blocks,
+        ".feed_forward_length": f.INNER,
+        ".attention.head_count": heads,
+        ".attention.head_count_kv": f.KV_HEADS,
+        ".attention.key_length": 2 * f.HEAD,
+        ".attention.value_length": 2 * f.HEAD,
+        ".attention.key_length_swa": f.HEAD,
+        ".attention.value_length_swa": f.HEAD,
+        ".attention.sliding_window": 1024,
+        ".attention.sliding_window_pattern": [block < blocks - 1 for block in range(blocks)],
+        ".attention.layer_norm_rms_epsilon": 1e-6,
+        ".rope.dimension_count": 2 * f.HEAD,
+        ".rope.dimension_count_swa": f.HEAD,
+    }
+    path = folder / "assistant.gguf"
+    return write_gguf(path, "gemma4-assistant", keys, rows, vocab_size=f.VOCAB, tokenizer="llama")

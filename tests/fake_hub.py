@@ -51,6 +51,7 @@ class Behaviour:
     content_range: str | None = None
     drip_s: float | None = None
     silent_s: float | None = None
+    silent_about: str = ""
     bodies: dict[str, bytes] = field(default_factory=dict)
 
 
@@ -109,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         hub.seen.append(Seen(path, self.headers.get("range"), self.headers.get("authorization")))
         wrong = hub.behaviour
         try:
-            if wrong.silent_s is not None:
+            if wrong.silent_s is not None and wrong.silent_about in path:
                 hub.stopping.wait(wrong.silent_s)
             if wrong.status is not None:
                 self._answer(wrong.status, b'{"error": "no"}', wrong.headers)

@@ -589,26 +589,29 @@ TWINS: dict[str, Twin] = {
 }
 
 
+#: What a block has if its twin says nothing else.
+BLOCK: Shapes = {
+    "attn_norm.weight": (WIDTH,),
+    "attn_q.weight": (WIDTH, HEADS * HEAD),
+    "attn_k.weight": (WIDTH, KV_HEADS * HEAD),
+    "attn_v.weight": (WIDTH, KV_HEADS * HEAD),
+    "attn_output.weight": (HEADS * HEAD, WIDTH),
+    "ffn_norm.weight": (WIDTH,),
+    "ffn_gate.weight": (WIDTH, INNER),
+    "ffn_down.weight": (INNER, WIDTH),
+    "ffn_up.weight": (WIDTH, INNER),
+}
+
+
 def write_twin(folder: Path, name: str, twin: Twin | None = None) -> Path:
     """Write the twin *name*, or another under that name, and return its path."""
     twin = twin or TWINS[name]
-    block: Shapes = {
-        "attn_norm.weight": (WIDTH,),
-        "attn_q.weight": (WIDTH, HEADS * HEAD),
-        "attn_k.weight": (WIDTH, KV_HEADS * HEAD),
-        "attn_v.weight": (WIDTH, KV_HEADS * HEAD),
-        "attn_output.weight": (HEADS * HEAD, WIDTH),
-        "ffn_norm.weight": (WIDTH,),
-        "ffn_gate.weight": (WIDTH, INNER),
-        "ffn_down.weight": (INNER, WIDTH),
-        "ffn_up.weight": (WIDTH, INNER),
-    }
     head: Shapes = {"token_embd.weight": (WIDTH, VOCAB), "output_norm.weight": (WIDTH,)}
     if twin.has_output:
         head["output.weight"] = (WIDTH, VOCAB)
     rows = [_row(tensor, shape, "q6_K") for tensor, shape in (head | dict(twin.head)).items() if shape]
     for index in range(twin.blocks):
-        shapes = block | twin.of_block(index)
+        shapes = BLOCK | twin.of_block(index)
         rows += [_row(f"blk.{index}.{tensor}", shape, "q4_K") for tensor, shape in shapes.items() if shape]
     metadata = {
         ".context_length": 32768,

@@ -66,7 +66,7 @@ def read_load_log(lines: Sequence[str], endpoints: Sequence[str] = ()) -> LoadLo
     reader.feed("\n".join([*servers, *lines[start:], ""]))
     log = LoadLog()
     for buffer in reader.report.buffers:
-        term: dict[str, list[float]] = getattr(log, buffer.term)
+        term: dict[str, list[float]] = getattr(log, buffer.term, {})
         term.setdefault(buffer.device, []).append(round(buffer.bytes / MIB, 2))
     return log
 
@@ -179,7 +179,7 @@ def rpc_processes(count: int) -> Generator[dict[str, int], None, None]:
             )
             endpoints.append(f"127.0.0.1:{port}")
         for endpoint in endpoints:
-            _await_listening(endpoint)
+            await_listening(endpoint)
         yield {endpoint: process.pid for endpoint, process in zip(endpoints, processes, strict=True)}
     finally:
         for process in processes:
@@ -187,7 +187,8 @@ def rpc_processes(count: int) -> Generator[dict[str, int], None, None]:
             process.wait()
 
 
-def _await_listening(endpoint: str, deadline_s: float = 20.0) -> None:
+def await_listening(endpoint: str, deadline_s: float = 20.0) -> None:
+    """Wait until something answers there."""
     host, port = endpoint.split(":")
     end = monotonic() + deadline_s
     while True:

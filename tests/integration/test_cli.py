@@ -273,3 +273,42 @@ def test_weighing_imports_nothing_that_it_does_not_use(tmp_path: Path) -> None:
     slow = {"asyncio", "shutil", "pathlib", "logging", "importlib.metadata", "importlib.resources", "pydantic"}
     others = {"placement.follow", "placement.refuse", "engines.llama_cpp.launch", "engines.llama_cpp.commands"}
     assert not loaded & (slow | {f"terazi.{name}" for name in others})
+
+
+def test_a_command_with_a_draft_names_both_files_and_what_each_holds(tmp_path: Path) -> None:
+    command = (
+        "llama-server",
+        "-m",
+        str(smollm2()),
+        "-md",
+        str(smollm2()),
+        "--spec-type",
+        "draft-simple",
+        "-c",
+        "4096",
+    )
+    done = terazi(tmp_path, "weigh", "--json", "--", *command)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (draft,) = document["companions"]
+    assert (draft["part"], draft["name"]) == ("draft", document["model"]["name"])
+    by_part: dict[str, int] = {}
+    for line in document["bill"]["lines"]:
+        by_part[line["part"]] = by_part.get(line["part"], 0) + line["bytes"]
+    assert set(by_part) == {"", "draft"}
+    (host,) = document["plan"]["devices"]
+    assert host["beside_bytes"] == by_part["draft"]
+    assert any("speculation" in text for text in document["forecast"]["basis"])
+    again = json.loads(terazi(tmp_path, "weigh", "--json", "--", *document["plan"]["argv"]).stdout)
+    assert again["bill"]["lines"] == document["bill"]["lines"]
+    page = terazi(tmp_path, "weigh", "--", *command).stdout
+    assert "[draft]" in page
+    assert "= beside the model" in page
+
+
+def test_a_draft_that_comes_to_nothing_is_said(tmp_path: Path) -> None:
+    done = terazi(
+        tmp_path, "weigh", "--", "llama-server", "-m", str(smollm2()), "-md", str(smollm2()), "-c", "4096"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--spec-type draft-simple" in done.stderr

@@ -46,3 +46,23 @@ def test_a_folder_that_is_no_environment_is_not_cleared(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert [line.split(":")[0] for line in done.stderr.splitlines()] == ["error", "hint"]
     assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [({"TERAZI_VLLM": "no"}, "VLLM=no"), ({"TERAZI_VLLM_PYTHON": "/opt/python"}, "/opt/python")],
+)
+def test_vllm_is_left_out_on_request_and_where_there_is_one(
+    tmp_path: Path, environment: dict[str, str], said: str
+) -> None:
+    place = {"TERAZI_VLLM_VENV": str(tmp_path / "vllm"), "PYTHONPATH": str(REPO / "tools")}
+    done = subprocess.run(
+        [sys.executable, "-c", "import setup; setup.install_vllm()"],
+        env={**os.environ, "TERAZI_VLLM": "yes", **place, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert said in done.stderr or "x86-64" in done.stderr
+    assert not (tmp_path / "vllm").exists()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from specs import card, llama_spec, machine
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
+from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast, Interval, forecast
@@ -78,13 +79,16 @@ def test_a_plan_fits_and_places_every_layer_once(spec: ModelSpec, on: Machine, w
     growth = sum(line.bytes for line in answer.bill.growth if line.device == HOST)
     assert rows[-1].total_bytes + rows[-1].process_bytes + growth <= host_capacity(on.host)
     asked = work.context if work.context is not None else 1
-    slots = answer.settings.n_parallel
+    slots = llama_cpp_settings(answer.settings).n_parallel
     assert slots == work.users
-    assert answer.settings.n_ctx >= slots * asked
+    assert llama_cpp_settings(answer.settings).n_ctx >= slots * asked
     assert (answer.verdict is Verdict.FITS_OFFLOADED) == bool(
-        on.devices and (rows[-1].layers not in (None, (spec.block_count,) * 2) or answer.settings.n_cpu_moe)
+        on.devices
+        and (
+            rows[-1].layers not in (None, (spec.block_count,) * 2) or llama_cpp_settings(answer.settings).n_cpu_moe
+        )
     )
-    again = follow(spec, on, answer.settings, work)
+    again = follow(spec, on, llama_cpp_settings(answer.settings), work)
     assert isinstance(again, Plan)
     assert (again.id, again.verdict, again.devices) == (answer.id, answer.verdict, answer.devices)
 
@@ -97,7 +101,7 @@ def test_alternatives_of_a_refusal_fit(spec: ModelSpec, on: Machine, work: Workl
     if isinstance(answer, Refusal):
         assert len(answer.alternatives) <= 3
         for alternative in answer.alternatives:
-            again = follow(spec, tight, alternative.settings, work)
+            again = follow(spec, tight, llama_cpp_settings(alternative.settings), work)
             assert isinstance(again, Plan)
             assert again.bill.total_bytes == alternative.total_bytes
 

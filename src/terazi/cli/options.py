@@ -33,7 +33,8 @@ def add_price(parser: argparse.ArgumentParser) -> None:
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Engine settings that may be pinned; what isn't given is chosen and said."""
     group = parser.add_argument_group("engine settings (chosen when not given)")
-    group.add_argument("--engine", choices=["llama.cpp"], help="which engine")
+    group.add_argument("--engine", choices=["llama.cpp", "ollama", "vllm"], help="which engine")
+    group.add_argument("--tensor-parallel", type=_positive, metavar="N", help="cards that share each layer (vLLM)")
     group.add_argument("--kv-type", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0 …")
     group.add_argument("--gpu-layers", type=natural, metavar="N", help="layers to put on accelerators")
     group.add_argument("--tensor-split", metavar="A,B,…", help="shares of the accelerators")
@@ -77,13 +78,16 @@ def lengths(args: argparse.Namespace) -> tuple[int, int]:
 def pins(args: argparse.Namespace) -> dict[str, object]:
     """The engine settings that were typed, under their names in ``LlamaCppSettings``."""
     given: dict[str, object] = {}
-    if args.kv_type is not None:
+    if args.kv_type is not None and args.engine == "vllm":
+        given["kv_cache_dtype"] = args.kv_type
+    elif args.kv_type is not None:
         given["type_k"] = given["type_v"] = args.kv_type
     if args.tensor_split is not None:
         given["tensor_split"] = _shares(args.tensor_split)
     if args.no_kv_offload:
         given["kv_offload"] = False
     for option, setting in (
+        ("tensor_parallel", "tensor_parallel"),
         ("gpu_layers", "n_gpu_layers"),
         ("split_mode", "split_mode"),
         ("batch", "n_batch"),

@@ -60,7 +60,7 @@ def _held(model: dict[str, Any]) -> list[str]:
         return []
     wrong = [row for row in found["rows"] if row["verdict"] == "differs"]
     count = len(found["rows"])
-    lines = [f"  bill held: {count - len(wrong)} of {count} buffers"]
+    lines = [f"  bill held: {count - len(wrong)} of {count} buffers" if count else "  its log names no buffers"]
     lines += [
         f"    {row['device']} {row['term']} planned {format_bytes(row['planned_bytes'])}, "
         f"is {format_bytes(row['actual_bytes'])}"

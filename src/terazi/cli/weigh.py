@@ -20,7 +20,10 @@ _COMMAND_LINE_LIMIT = 64 * 1024
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi weigh MODEL``, ``terazi weigh -- COMMAND``, ``terazi weigh --commands FILE``."""
     parser.add_argument(
-        "model", nargs="?", metavar="MODEL", help="a file or folder, hf:org/repo[:quant], ollama:name, or: demo"
+        "model",
+        nargs="?",
+        metavar="MODEL",
+        help="a file or folder, hf:org/repo[:quant], ollama:name, a Modelfile, or: demo",
     )
     parser.add_argument("--on", metavar="MACHINE", help='this (default), machine.json, or "2x RTX 3090 + 64GiB"')
     parser.add_argument("--json", action="store_true", help="one document, schema terazi.weighing/1")
@@ -68,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
             find_machine(args.on),
             options.workload(args),
             options.pins(args),
+            engine=args.engine,
             price_per_kwh=args.price_per_kwh,
         )
     weighing = with_records(weighing)
@@ -83,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         from terazi.cli.render import render_weighing
 
         print(render_weighing(weighing))
-    for note in weighing.notes:
+    for note in (*weighing.notes, *weighing.spec.reasons):
         print(f"note: {note}", file=sys.stderr)
     return _code(weighing)
 

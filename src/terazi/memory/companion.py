@@ -12,8 +12,10 @@ class Companion(NamedTuple):
         part: what it is for, as bill lines say it: ``draft``, ``mmproj``, ``lora``, ``control-vector``.
         flag: the flag that names it to the engine.
         spec: its header.
+        scale: of an adapter; one of 0 is loaded but not applied.
     """
 
     part: str
     flag: str
     spec: ModelSpec
+    scale: float = 1.0

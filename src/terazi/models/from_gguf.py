@@ -58,6 +58,8 @@ def build_spec(parts: Sequence[GgufHeader], *, origin: str = "") -> ModelSpec:
     head_count = keys.per_layer(f"{arch}.attention.head_count", blocks, (0,) * blocks)
     # The engine takes the first layer's heads here, also in models whose layers differ.
     per_head = width // head_count[0] if head_count[0] else 0
+    # a first block without attention leaves them unread, except in PLaMo 2
+    stated = per_head or arch == "plamo2"
     experts = keys.number(f"{arch}.expert_count", 0)
     used = max(keys.per_layer(f"{arch}.expert_used_count", blocks, (0,)))
     if experts > EXPERTS_LIMIT:
@@ -76,8 +78,8 @@ def build_spec(parts: Sequence[GgufHeader], *, origin: str = "") -> ModelSpec:
         head_count=head_count,
         head_count_kv=keys.per_layer(f"{arch}.attention.head_count_kv", blocks, head_count),
         feed_forward_length=keys.per_layer(f"{arch}.feed_forward_length", blocks, (0,) * blocks),
-        key_length=keys.number(f"{arch}.attention.key_length", per_head) if per_head else 0,
-        value_length=keys.number(f"{arch}.attention.value_length", per_head) if per_head else 0,
+        key_length=keys.number(f"{arch}.attention.key_length", per_head) if stated else 0,
+        value_length=keys.number(f"{arch}.attention.value_length", per_head) if stated else 0,
         expert_count=experts,
         expert_used_count=used,
         sliding_window=_window(keys, f"{arch}.attention.sliding_window"),

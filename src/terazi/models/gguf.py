@@ -261,11 +261,15 @@ class _Parser:
 
 
 def _block_of(name: str) -> tuple[str, int | None]:
-    """The prefix ``blk.N.`` and N, as the loader's ``sscanf("blk.%d.")`` finds it; else an empty prefix."""
-    if not name.startswith("blk."):
+    """The prefix ``blk.N.`` and N, as the loader's ``sscanf("blk.%d.")`` finds it; else an empty prefix.
+
+    The two halves of T5 name their blocks ``enc.blk.N.`` and ``dec.blk.N.``; block N of each lies with the other.
+    """
+    start = 8 if name.startswith(("enc.blk.", "dec.blk.")) else 4
+    if start == 4 and not name.startswith("blk."):
         return "", None
-    end = name.find(".", 4)
-    number = name[4:end]
+    end = name.find(".", start)
+    number = name[start:end]
     if end < 0 or not (number.isdecimal() and number.isascii() and len(number) < 10):
         return "", None
     return name[: end + 1], int(number)

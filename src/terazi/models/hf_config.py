@@ -212,6 +212,8 @@ def shape_of(config: HfConfig) -> HfShape:
             f"{config.label} has the senseless value {blocks:,} under num_hidden_layers.", hint=_AGAIN
         )
     width = config.number("hidden_size")
+    if not width:
+        raise ModelFileError(f"{config.label} has the senseless value 0 under hidden_size.", hint=_AGAIN)
     heads = config.per_layer("num_attention_heads", blocks, (0,) * blocks)
     per_head = width // heads[0] if heads[0] else 0
     key = value = config.number("head_dim", per_head)

@@ -45,7 +45,8 @@ class Storage:
         self.dtype = _TYPES.get(name, "BF16")
         method = self._said("quant_method")
         self._method = method.lower() if isinstance(method, str) else ""
-        self._bits = self._number("bits", self._number("config_groups.group_0.weights.num_bits", 4))
+        bits = self._number("bits", self._number("config_groups.group_0.weights.num_bits", 4))
+        self._bits = bits if 1 <= bits <= 16 else 4
         self._group = self._number("group_size", self._number("config_groups.group_0.weights.group_size", 0))
         self._skipped = self._ignored()
         self._matched: dict[str, bool] = {}
@@ -73,10 +74,10 @@ class Storage:
             rows, columns = shape[-2:]
             lead = shape[:-2]
             yield Stored(f"{name}_packed", (*lead, rows, ceil(columns * self._bits / 32)), "I32")
-            yield Stored(f"{name}_scale", (*lead, rows, ceil(columns / (self._group or columns))), self.dtype)
+            yield Stored(f"{name}_scale", (*lead, rows, self._groups(columns)), self.dtype)
             yield Stored(f"{name}_shape", (2,), "I64")
             if self._said("config_groups.group_0.weights.symmetric") is False:
-                points = (ceil(rows * self._bits / 32), ceil(columns / (self._group or columns)))
+                points = (ceil(rows * self._bits / 32), self._groups(columns))
                 yield Stored(f"{name}_zero_point", (*lead, *points), "I32")
         elif form == "int-quantized":
             yield Stored(name, shape, "I8")
@@ -88,6 +89,10 @@ class Storage:
             yield Stored(f"{name.removesuffix('weight')}input_global_scale", (1,), "F32")
         else:
             yield Stored(name, shape, self.dtype)
+
+    def _groups(self, columns: int) -> int:
+        """How many scales a row has; one for the whole row unless groups are named."""
+        return -(-columns // self._group) if self._group > 0 else 1
 
     def _fp8(self, part: Part, *, channelwise: bool) -> Iterator[Stored]:
         name, shape = part.name, part.shape
@@ -109,7 +114,7 @@ class Storage:
         """GPTQ packs along the inputs, AWQ along the outputs; both keep a zero point and a scale a group."""
         stem = part.name.removesuffix(_GPTQ_SUFFIX)
         rows, columns = part.shape
-        groups = ceil(columns / (self._group if self._group > 0 else columns))
+        groups = self._groups(columns)
         if self._method == "awq":
             yield Stored(f"{stem}.qweight", (columns, rows * self._bits // 32), "I32")
         else:

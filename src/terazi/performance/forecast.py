@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from terazi.hardware.machine import Machine
+from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
@@ -109,7 +110,7 @@ def score(spec: ModelSpec, machine: Machine, workload: Workload) -> Callable[[Pl
     def judge(plan: Plan) -> float:
         said = forecast(spec, plan, machine, workload)
         users, output = max(1, workload.users), max(1, workload.output)
-        waves = -(-users // max(1, plan.settings.n_parallel or 1))
+        waves = -(-users // max(1, llama_cpp_settings(plan.settings).n_parallel or 1))
         seconds = users * said.ttft_s.mid + waves * output * said.itl_s.mid
         return users * output / seconds
 

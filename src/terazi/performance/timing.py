@@ -12,6 +12,7 @@ from typing import NamedTuple
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
 from terazi.performance.efficiency import (
     CardClass,
@@ -55,8 +56,9 @@ class Timing:
 
     @classmethod
     def of(cls, spec: ModelSpec, plan: Plan, machine: Machine) -> "Timing":
-        resolved = resolve(spec, plan.settings, machine.devices)
-        load = traffic(spec, plan.settings, resolved, plan.bill, machine.host.isa)
+        settings = llama_cpp_settings(plan.settings)
+        resolved = resolve(spec, settings, machine.devices)
+        load = traffic(spec, settings, resolved, plan.bill, machine.host.isa)
         by_id: dict[str, Device] = {d.id: d for d in machine.devices}
         speeds = {
             name: speed_of_device(by_id[name]) if name in by_id else speed_of_host(machine.host) for name in load
@@ -66,7 +68,7 @@ class Timing:
             spec=spec,
             machine=machine,
             resolved=resolved,
-            op_offload=plan.settings.op_offload,
+            op_offload=settings.op_offload,
             traffic=load,
             speeds=speeds,
             draws=draws,

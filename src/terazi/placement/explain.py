@@ -19,7 +19,11 @@ def explain_layout(machine: Machine, judged: Judged) -> list[str]:
     said: list[str] = []
     if not counts:
         return [f"All {total} layers on the CPU: no accelerator is used."]
-    if len(counts) == 1 and not in_ram:
+    cut = judged.resolved.cut
+    if len(cut) > 1:
+        parts = ", ".join(f"{d.id} ({format_bytes(held[d.id].total_bytes)})" for d in cut)
+        said.append(f"{total - in_ram} layers, each cut over {parts}; {total} in all, the output being one.")
+    elif len(counts) == 1 and not in_ram:
         name = next(iter(counts))
         share = held[name]
         experts = " but for some experts" if judged.settings.n_cpu_moe else ""
@@ -43,7 +47,7 @@ def explain_layout(machine: Machine, judged: Judged) -> list[str]:
             f"The routed experts of the first {judged.settings.n_cpu_moe} blocks stay in RAM, attention and cache"
             " of all blocks on the cards: a token reads few of the experts."
         )
-    unused = [name for name in by_id if name not in counts]
+    unused = [name for name in by_id if name not in counts and all(d.id != name for d in cut)]
     if unused:
         said.append(
             f"{', '.join(unused)} left unused: not needed, and another device would add a hand-over a token."

@@ -8,7 +8,6 @@ from dataclasses import fields, replace
 
 from terazi.hardware.machine import Machine
 from terazi.memory.companion import Companion
-from terazi.memory.llama_cpp.draft import settle
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
@@ -36,7 +35,10 @@ def follow(
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
-    settings = settle(settings, companions)
+    if companions:
+        from terazi.memory.llama_cpp.draft import settle
+
+        settings = settle(settings, companions)
     capacity = capacity_of(machine)
     judged = judge(spec, machine, settings, capacity, companions)
     if not judged.shortfall:

@@ -137,7 +137,9 @@ def _shortfall(share: DeviceShare, bill: Bill) -> Shortfall | None:
 def _share(device: str, name: str, bill: Bill, resolved: Resolved, capacity: Capacity) -> DeviceShare:
     held, kinds = bill.on(device), bill.held(device)
     process = bill.process_bytes(device)
-    indices = [i for i, owner in enumerate(resolved.layer_devices) if owner == device]
+    # of a layer that is cut, each of the devices holds a slice
+    owner_id = resolved.devices[0].id if any(d.id == device for d in resolved.cut) else device
+    indices = [i for i, owner in enumerate(resolved.layer_devices) if owner == owner_id]
     limit = capacity.of(device, bill)
     return DeviceShare(
         id=device,

@@ -7,6 +7,7 @@ from typing import Any
 
 from terazi.errors import TeraziError
 from terazi.hardware.saved import machine_to_json
+from terazi.memory.companion import Companion
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import DeviceShare, Refusal, Verdict
 from terazi.service.weigh import typed_command
@@ -23,7 +24,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "model": _model(weighing.spec),
-        "companions": [{"part": c.part, "flag": c.flag, **_model(c.spec)} for c in weighing.companions],
+        "companions": [_companion(c) for c in weighing.companions],
         "machine": machine_to_json(weighing.machine),
         "workload": dataclasses.asdict(weighing.workload),
         "verdict": Verdict.REFUSED if isinstance(outcome, Refusal) else outcome.verdict,
@@ -94,6 +95,7 @@ def _share(share: DeviceShare) -> dict[str, Any]:
 def _model(spec: ModelSpec) -> dict[str, Any]:
     return {
         "name": spec.name,
+        "format": spec.format,
         "architecture": spec.architecture,
         "quantisation": spec.quantisation,
         "parameter_count": spec.parameter_count,
@@ -105,7 +107,19 @@ def _model(spec: ModelSpec) -> dict[str, Any]:
         "file_bytes": spec.file_bytes,
         "files": [dataclasses.asdict(file) for file in spec.files],
         "origin": spec.origin,
+        "reasons": list(spec.reasons),
     }
+
+
+def _companion(companion: Companion) -> dict[str, Any]:
+    """What is loaded beside the model; only another model has a model's figures."""
+    told = {"part": companion.part, "flag": companion.flag, "scale": companion.scale}
+    facts = _model(companion.spec)
+    if not companion.spec.block_count:
+        facts = {
+            key: facts[key] for key in ("name", "architecture", "weights_bytes", "file_bytes", "files", "origin")
+        }
+    return {**told, **facts}
 
 
 def _refusal(refusal: Refusal) -> dict[str, Any]:

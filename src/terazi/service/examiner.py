@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from terazi.engines.llama_cpp import oracle
 from terazi.engines.llama_cpp.binary import Binary
+from terazi.engines.llama_cpp.extra_files import ExtraFile, as_typed
 from terazi.engines.llama_cpp.observe import LogReader
 from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.engines.llama_cpp.stand_ins import StoodIn, stand_in
@@ -101,7 +102,8 @@ class Examiner:
                 for number, companion in enumerate(self._companions):
                     own = Path(folder) / str(number)
                     own.mkdir()
-                    beside.append((companion.flag, write_twin(companion.spec, str(own), self._header)))
+                    twin_of = write_twin(companion.spec, str(own), self._header)
+                    beside.append(as_typed(ExtraFile(companion.part, companion.flag, twin_of, companion.scale)))
                 if devices:
                     self._progress(f"starting {len(devices)} stand-in device{'s' * (len(devices) > 1)}")
                 async with stand_ins(
@@ -168,6 +170,8 @@ class Examiner:
             self._unasked.append(f"a real load: the bill is of {oracle.ESTIMATOR}, which loads nothing")
             return
         settings = oracle.server_settings(stood.settings, resolve(self._spec, stood.settings, stood.devices))
+        # what is reserved only with a first batch is no part of the answer where none is run
+        settings = replace(settings, warmup=self._warms())
         bill = weigh(self._spec, settings, stood.devices, self._host.isa, self._companions)
         room = round(self._host.usable_ram_bytes * LOAD_SHARE)
         if settings.repack and _needs(bill) > room:
@@ -188,7 +192,9 @@ class Examiner:
     async def _load_for_real(
         self, bill: Bill, settings: LlamaCppSettings, twin: str, beside: list[tuple[str, str]]
     ) -> None:
-        launch = oracle.server_launch(self._binary, settings, twin, port=free_port(), beside=beside)
+        launch = oracle.server_launch(
+            self._binary, settings, twin, port=free_port(), beside=beside, warmup=self._warms()
+        )
         reader = LogReader()
         began = time.monotonic()
         self._progress(f"loading the twin in llama-server ({format_bytes(_needs(bill))})")
@@ -219,6 +225,10 @@ class Examiner:
                 failure=failure,
             )
         )
+
+    def _warms(self) -> bool:
+        """A twin computes nothing of use; but encoders and adapters are reserved for with the first batch."""
+        return self._settings.warmup and any(companion.part != "draft" for companion in self._companions)
 
     def _keep(self, asked: Asked) -> None:
         """The later question is the better one: what it doesn't confirm isn't confirmed."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from terazi.errors import UsageError
 from terazi.memory.bill import Bill
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.models.sources.headers import HeaderBytes, local_header
+from terazi.models.sources.headers import HeaderBytes, header_bytes
 from terazi.service.config import load_config
 from terazi.service.examiner import Examiner, Progress
 from terazi.service.paths import cache_dir
@@ -25,7 +25,7 @@ def verify(
     weighing: Weighing,
     progress: Progress,
     *,
-    header: HeaderBytes = local_header,
+    header: HeaderBytes = header_bytes,
     load_within_s: float = LOAD_WITHIN_S,
 ) -> Weighing:
     """Ask the engine about the bill of *weighing*; confirmed lines come back as measured.

@@ -11,6 +11,7 @@ from terazi.errors import UsageError
 from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
+from terazi.models.spec import ModelSpec
 from terazi.service.weighing import Weighing
 
 # Rooms that only some invocations need are imported where they are used: start-up is part of the product.
@@ -61,21 +62,53 @@ def weigh_model(
     workload: Workload,
     pins: Mapping[str, object],
     *,
+    engine: str | None = None,
     price_per_kwh: float | None = None,
 ) -> Weighing:
     """Choose the settings that aren't pinned, and weigh; the cost comes in the currency of *price_per_kwh*.
+
+    Args:
+        argument: MODEL; a Modelfile is weighed as Ollama would run it.
+        machine: to weigh it against.
+        workload: what is to be served.
+        pins: settings that are not to be chosen.
+        engine: ``llama.cpp``, ``ollama`` or ``vllm``; None takes the one that reads the model's format.
+        price_per_kwh: of electricity.
 
     Raises:
         ModelFileError, UsageError: the model can't be read.
         RefusedError: no llama.cpp of the known build can load this architecture.
     """
+    modelfile = _is_modelfile(argument)
+    if engine == "ollama" or (modelfile and engine is None):
+        from terazi.service import weigh_ollama
+
+        weigh = weigh_ollama.weigh_modelfile if modelfile else weigh_ollama.weigh_spec
+        return weigh(argument, machine, workload, pins, price_per_kwh=price_per_kwh)
     spec = load_model(argument)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
         # what was asked for is longer than what would be chosen
         workload = dataclasses.replace(workload, context=workload.prompt + workload.output)
+    if (engine or _usual_engine(spec)) == "vllm":
+        from terazi.service import weigh_vllm
+
+        return weigh_vllm.weigh_spec(spec, machine, workload, pins)
     from terazi.service.weigh_llama_cpp import weigh_spec
 
     return weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
+
+
+def _is_modelfile(argument: str) -> bool:
+    if "modelfile" not in argument.lower():  # start-up is part of the product
+        return False
+    from terazi.engines.ollama.modelfile import is_modelfile
+
+    return is_modelfile(argument)
+
+
+def _usual_engine(spec: ModelSpec) -> str:
+    """The engine that reads such files as they are."""
+    return "llama.cpp" if spec.format == "gguf" else "vllm"
 
 
 def weigh_command(
@@ -94,9 +127,13 @@ def weigh_command(
         from terazi.service.weigh_llama_cpp import weigh_words
 
         return weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
-    raise UsageError(
-        f"{spoken.engine} commands can't be weighed yet.", hint="Give a command of llama-server, or a MODEL."
-    )
+    if spoken.engine == "ollama":
+        from terazi.service import weigh_ollama
+
+        return weigh_ollama.weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
+    from terazi.service import weigh_vllm
+
+    return weigh_vllm.weigh_words(spoken, machine, prompt=prompt, output=output)
 
 
 def split_command_line(line: str) -> list[str]:
@@ -115,6 +152,10 @@ def split_command_line(line: str) -> list[str]:
 
 def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
+    if weighing.outcome.bill.engine == "vllm":
+        from terazi.service import weigh_vllm
+
+        return weigh_vllm.typed_command(weighing)
     from terazi.service import weigh_llama_cpp
 
     return weigh_llama_cpp.typed_command(weighing)

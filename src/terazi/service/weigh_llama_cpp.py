@@ -8,18 +8,21 @@ from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
-from terazi.memory.llama_cpp.draft import settle, speculation_notes
+from terazi.memory.llama_cpp.bill import FIT_MARGIN_BYTES
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
-from terazi.models.sources import load_model
+from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import forecast, score
 from terazi.placement.plan import Plan, Refusal
 from terazi.service.weighing import Weighing
+from terazi.units import MIB
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.commands import Command
+    from terazi.engines.llama_cpp.extra_files import ExtraFile
     from terazi.engines.recognise import Spoken
 
 
@@ -53,7 +56,6 @@ def weigh_words(
         ModelFileError: the model can't be read.
     """
     from terazi.engines.llama_cpp.commands import parse_command
-    from terazi.placement.follow import follow
 
     command = parse_command(spoken.argv, spoken.environment)
     if command.unknown_flags:
@@ -62,19 +64,39 @@ def weigh_words(
             hint=f"compare with: {command.tool} --help",
         )
     spec = load_model(_model_argument(command))
+    command = _with_projector(command, spoken)
+    return weigh_parsed(command, spec, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
+
+
+def weigh_parsed(
+    command: "Command",
+    spec: ModelSpec,
+    machine: Machine,
+    *,
+    prompt: int,
+    output: int,
+    price_per_kwh: float | None,
+) -> Weighing:
+    """Weigh *spec* under the settings of *command*, with the files that it names beside the model.
+
+    Raises:
+        UsageError: for settings that llama.cpp itself refuses.
+        ModelFileError: a file beside the model can't be read.
+    """
+    from terazi.placement.follow import follow
+
     _check_architecture(spec)
-    companions = tuple(Companion(file.part, file.flag, load_model(file.path)) for file in command.extra_files)
-    for companion in companions:
-        _check_architecture(companion.spec)
-    command = dataclasses.replace(command, settings=settle(command.settings, companions))
+    companions = tuple(_beside(file) for file in command.extra_files)
+    notes = command.notes
+    if companions or command.settings.speculation.kinds:
+        from terazi.memory.llama_cpp.draft import settle, speculation_notes
+
+        command = dataclasses.replace(command, settings=settle(command.settings, companions))
+        notes = (*notes, *speculation_notes(spec, command.settings, companions))
     machine = with_rpc(machine, command.settings)
     workload = dataclasses.replace(workload_of(command, spec, machine), prompt=prompt, output=output)
     outcome = follow(spec, machine, command.settings, workload, companions)
-    notes = (
-        *command.notes,
-        *speculation_notes(spec, command.settings, companions),
-        *_projector_note(command, spoken),
-    )
+    notes = (*notes, *_fit_note(command, spec, machine, outcome, alone=not companions))
     weighing = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh, notes=notes)
     return dataclasses.replace(weighing, companions=companions)
 
@@ -96,20 +118,60 @@ def _model_argument(command: "Command") -> str:
     return command.model_path
 
 
-def _projector_note(command: "Command", spoken: "Spoken") -> tuple[str, ...]:
-    """What ``-hf`` loads besides the model (``common_models_handler_init`` in ``common/arg.cpp``, b11434)."""
+def _with_projector(command: "Command", spoken: "Spoken") -> "Command":
+    """*command* with the projector that ``-hf`` loads besides the model, unless it says otherwise.
+
+    Source: ``common_models_handler_init`` in ``common/arg.cpp``, b11434.
+    """
     given = {"--no-mmproj", "--no-mmproj-auto", "--mmproj", "-mm", "--mmproj-url", "-mmu"} & set(spoken.argv)
     if command.hf_repo is None or given or command.tool == "llama-fit-params":
-        return ()
+        return command
+    from terazi.engines.llama_cpp.extra_files import ExtraFile
     from terazi.models.sources.hub import projector_of
 
     projector = projector_of(_model_argument(command))
     if projector is None:
-        return ()
-    file = projector.rpartition(":")[2]
-    return (
-        f"Not in the bill: the multimodal projector {file}, which -hf loads as well (--no-mmproj leaves it out).",
+        return command
+    note = f"-hf loads the multimodal projector {projector.rpartition(':')[2]} as well; --no-mmproj leaves it out."
+    return dataclasses.replace(
+        command,
+        extra_files=(*command.extra_files, ExtraFile("mmproj", "--mmproj", projector)),
+        notes=(*command.notes, note),
     )
+
+
+def _fit_note(
+    command: "Command", spec: ModelSpec, machine: Machine, outcome: Plan | Refusal, *, alone: bool
+) -> tuple[str, ...]:
+    """What ``--fit``, which is on unless said otherwise, would make of a command that leaves too little free."""
+    if not alone or not any("--fit" in reason for reason in outcome.bill.reasons):
+        return ()
+    from terazi.engines.llama_cpp.arguments import settings_argv
+    from terazi.placement.engine_fit import LEAST_CONTEXT, fit_layers
+
+    margins = tuple(int(mib) * MIB for mib in (command.fit_target or "").split(",") if mib.isdecimal())
+    least = command.fit_context or ""
+    fitted = fit_layers(
+        spec,
+        machine.devices,
+        command.settings,
+        machine.host.isa,
+        target_bytes=margins or (FIT_MARGIN_BYTES,),
+        least_context=int(least) if least.isdecimal() else LEAST_CONTEXT,
+    )
+    if fitted == command.settings:
+        return ()
+    words = settings_argv(fitted, spec.files[0].path if spec.files else spec.name)
+    return (f"The engine's --fit would go on with: {' '.join(words)}",)
+
+
+def _beside(file: "ExtraFile") -> Companion:
+    """The header of a file that is loaded beside the model: another model, or a part of one."""
+    if file.part != "draft":
+        return Companion(file.part, file.flag, load_companion(file.path, file.part, origin=file.path), file.scale)
+    spec = load_model(file.path)
+    _check_architecture(spec)
+    return Companion(file.part, file.flag, spec)
 
 
 def workload_of(command: "Command", spec: ModelSpec, machine: Machine) -> Workload:
@@ -151,6 +213,11 @@ def with_rpc(machine: Machine, settings: LlamaCppSettings) -> Machine:
 
 
 def _check_architecture(spec: ModelSpec) -> None:
+    if spec.format != "gguf":
+        raise UsageError(
+            f"{spec.name} is no GGUF model, and llama.cpp loads no other",
+            hint="get it as a .gguf file, or convert it with llama.cpp's convert_hf_to_gguf.py",
+        )
     if not known_to_engine(spec.architecture):
         raise RefusedError(
             f"llama.cpp {BUILD} does not know the architecture {spec.architecture!r} of {spec.name}",
@@ -170,7 +237,7 @@ def _weighing(
     speed = None
     if isinstance(outcome, Plan):
         speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
-        if outcome.settings.speculation.kinds:
+        if llama_cpp_settings(outcome.settings).speculation.kinds:
             said = "without speculation: what drafts save or cost depends on how many are right, and isn't forecast"
             speed = dataclasses.replace(speed, basis=(*speed.basis, said))
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
@@ -179,7 +246,15 @@ def _weighing(
 def typed_command(weighing: Weighing) -> tuple[str, ...]:
     """The command line that these settings are, as a person could type it."""
     from terazi.engines.llama_cpp.arguments import settings_argv
+    from terazi.engines.llama_cpp.extra_files import ExtraFile, as_typed
+    from terazi.models.hub import PREFIX
 
     path = weighing.spec.files[0].path if weighing.spec.files else weighing.spec.name
-    beside = [(c.flag, c.spec.files[0].path) for c in weighing.companions if c.spec.files]
-    return settings_argv(weighing.outcome.settings, path, beside)
+    beside: list[tuple[str, ...]] = [
+        as_typed(ExtraFile(c.part, c.flag, c.spec.files[0].path, c.scale))
+        for c in weighing.companions
+        if c.spec.files and not c.spec.files[0].path.startswith(PREFIX)
+    ]
+    if path.startswith(PREFIX) and not any(c.part == "mmproj" for c in weighing.companions):
+        beside.append(("--no-mmproj",))  # -hf would load one, if the repository has it
+    return settings_argv(llama_cpp_settings(weighing.outcome.settings), path, beside)

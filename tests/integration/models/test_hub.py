@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from deadline import until
 from fake_hub import COMMIT, FakeHub, Sparse
 from gguf_writer import TensorRow, Typed, write_gguf
+from projector_twins import write_twin
 from safetensors_writer import TINY_CONFIG, entries, head, tiny_rows
 from terazi.errors import ModelFileError, SourceError, TeraziError, UsageError
-from terazi.models.sources import demo_path, load_model, remote
+from terazi.models.sources import demo_path, headers, load_model, remote
 from terazi.models.sources.hub import projector_of
 from terazi.models.spec import ModelSpec
 
@@ -92,6 +95,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         "org/flat": {
             "config.json": json.dumps(TINY_CONFIG).encode(),
             "model.safetensors": safetensors(tiny_rows(), grow=True),
+            "original/consolidated.safetensors": safetensors(tiny_rows()),
         },
     }
     with FakeHub(repositories) as server:
@@ -332,23 +336,55 @@ def test_the_command_line(hub: FakeHub, tmp_path: Path) -> None:
     assert "Q4_K_M" in done.stderr
 
 
+def test_an_interrupt_ends_it_at_once(hub: FakeHub, tmp_path: Path) -> None:
+    hub.behaviour.silent_s, hub.behaviour.silent_about = 60, "-of-"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "terazi", "weigh", "hf:org/many"],
+        env={**os.environ, "PYTHONPATH": str(SRC), "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    # several headers at once, so that the wait is not in the main thread
+    until(lambda: sum("-of-" in seen.path for seen in hub.seen) >= 4, within_s=30)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=10)
+    assert process.returncode != 0
+    assert "Traceback" not in said
+
+
+def test_a_twin_of_a_model_that_is_not_here(hub: FakeHub, tmp_path: Path) -> None:
+    """The header travels once more, and no weights."""
+    for name in ("hf:org/gguf", "hf:org/large", f"{hub.url}/org/gguf/resolve/main/m-Q8_0.gguf"):
+        spec = load_model(name)
+        hub.seen.clear()
+        folder = tmp_path / name.replace("/", "-")
+        folder.mkdir()
+        twin = load_model(headers.write_twin(spec, str(folder)))
+        assert twin.tensors == spec.tensors
+        assert twin.file_bytes == spec.file_bytes
+        assert 1 <= len(hub.files_asked()) <= 2
+
+
 def test_an_engine_command_with_a_model_on_the_hub(tmp_path: Path) -> None:
     demo = Path(demo_path())
     with demo.open("rb") as file:
         smol = Sparse(file.read(4 * 2**20), demo.stat().st_size)
+    projector = write_twin(tmp_path, "idefics3")
     names = ["smol-Q4_1.gguf", "mmproj-F16.gguf"]
-    with FakeHub({"org/smol": dict.fromkeys(names, smol)}) as hub:
+    with FakeHub({"org/smol": {names[0]: smol, names[1]: projector.read_bytes()}}) as hub:
         done = weigh(hub, tmp_path, "--json", "--", "llama-server", "-hf", "org/smol:Q4_1", "-c", "4096")
         assert done.returncode == 0, done.stderr
         assert "mmproj-F16.gguf" in done.stderr
         remote_bill = json.loads(done.stdout)["bill"]
-        assert len(hub.files_asked()) == 2
-        assert hub.sent_bytes < 8 * 2**20
+        assert [seen.path.rpartition("/")[2] for seen in hub.files_asked()].count("smol-Q4_1.gguf") == 2
+        assert hub.sent_bytes < 8 * 2**20 + projector.stat().st_size
         quiet = weigh(hub, tmp_path, "--", "llama-server", "-hf", "org/smol", "-hff", names[0], "--no-mmproj")
         assert (quiet.returncode, "mmproj" in quiet.stderr) == (0, False)
         text = weigh(hub, tmp_path, "hf:org/smol")
         assert text.stdout.startswith("smol-Q4_1.gguf: llama")
         chosen = json.loads(weigh(hub, tmp_path, "--json", "hf:org/smol").stdout)
         assert " ".join(chosen["plan"]["argv"]).startswith("llama-server -hf org/smol -hff smol-Q4_1.gguf ")
-        here = weigh(hub, tmp_path, "--json", "--", "llama-server", "-m", str(demo), "-c", "4096")
+        local = ("-m", str(demo), "-c", "4096", "--mmproj", str(projector))
+        here = weigh(hub, tmp_path, "--json", "--", "llama-server", *local)
     assert json.loads(here.stdout)["bill"] == remote_bill

@@ -177,6 +177,7 @@ def test_number_age_and_size_are_bounded(path: Path) -> None:
         small.add(record(model="m" * 40_000))
     assert path.stat().st_size <= 200_000 + 20 * 4096
     assert small.latest("ab12") is not None
+    assert small.count() >= 2
 
 
 def _write(path: str, name: str, count: int) -> None:

@@ -8,7 +8,7 @@ from terazi.hardware.machine import Basis, PcieLink
 from terazi.hardware.parse_cgroup import GroupFiles, GroupFolder, cpu_quota, find_folder, tightest_memory
 from terazi.hardware.parse_nvml import parse_nvml
 from terazi.hardware.parse_pci import LinkFiles, addresses_in, is_display, normal_address, path_link
-from terazi.hardware.parse_proc import parse_cpu_list, parse_cpuinfo, parse_meminfo
+from terazi.hardware.parse_proc import parse_cpu_list, parse_cpuinfo, parse_meminfo, parse_memlock_limit
 
 GIB = 1024**3
 
@@ -121,3 +121,26 @@ def test_answers_of_the_wrong_type_are_unknown() -> None:
     lines = ['{"kind":"gpu","index":"x","memory_total":-5,"pcie_gen_max":true,"name":7}', "[1]", "null", "{}"]
     (gpu,) = parse_nvml("\n".join(lines)).gpus
     assert (gpu.memory_total_bytes, gpu.pcie, gpu.name) == (None, None, "NVIDIA GPU")
+
+
+LIMITS = (
+    "Limit                     Soft Limit           Hard Limit           Units\n"
+    "Max locked memory         {}              8388608              bytes\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("soft", "capabilities", "expected"),
+    [
+        ("65536", "0000000000000000", 65536),
+        ("unlimited", "0000000000000000", None),
+        ("65536", "0000000000004000", None),  # CAP_IPC_LOCK
+        ("65536", "000001ffffffffff", None),
+    ],
+)
+def test_locked_memory_has_a_limit_unless_a_capability_lifts_it(
+    soft: str, capabilities: str, expected: int | None
+) -> None:
+    status = f"Name:\tsh\nCapEff:\t{capabilities}\n"
+    assert parse_memlock_limit(LIMITS.format(soft), status) == expected
+    assert parse_memlock_limit("", "") is None

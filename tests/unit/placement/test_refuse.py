@@ -2,6 +2,7 @@
 
 from specs import card, llama_70b, llama_spec, machine, smollm2
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.placement.follow import follow
 from terazi.placement.plan import Plan, Refusal, Verdict
@@ -27,7 +28,9 @@ def test_alternatives_fit_when_followed() -> None:
     no = _refused(solve(llama_70b(), machine(card(0), card(1), host_gib=8), work, {}))
     assert len(no.alternatives) == 3
     for alternative in no.alternatives:
-        again = follow(llama_70b(), machine(card(0), card(1), host_gib=8), alternative.settings, work)
+        again = follow(
+            llama_70b(), machine(card(0), card(1), host_gib=8), llama_cpp_settings(alternative.settings), work
+        )
         assert isinstance(again, Plan)
         assert again.bill.total_bytes == alternative.total_bytes
         assert alternative.gives_up
@@ -37,14 +40,14 @@ def test_shorter_context_is_the_longest_that_fits() -> None:
     work, cpu = Workload(context=131072), machine(host_gib=16)
     no = _refused(solve(llama_spec(), cpu, work, {"type_k": "f16", "type_v": "f16"}))
     shorter = next(a for a in no.alternatives if a.change.startswith("context"))
-    longer = Workload(context=shorter.settings.n_ctx + 256)
+    longer = Workload(context=llama_cpp_settings(shorter.settings).n_ctx + 256)
     assert isinstance(solve(llama_spec(), cpu, longer, {"type_k": "f16", "type_v": "f16"}), Refusal)
 
 
 def test_pinned_cache_type_is_not_bargained_away() -> None:
     pins = {"type_k": "f16", "type_v": "f16"}
     no = _refused(solve(llama_spec(), machine(host_gib=16), Workload(context=131072), pins))
-    assert all(a.settings.type_k == "f16" for a in no.alternatives)
+    assert all(llama_cpp_settings(a.settings).type_k == "f16" for a in no.alternatives)
 
 
 def test_when_nothing_helps_it_says_what_would() -> None:
@@ -63,7 +66,7 @@ def test_followed_command_line_keeps_its_layout_and_offers_another() -> None:
     assert no.settings == asked
     other = no.alternatives[0]
     assert "another layout" in other.change
-    assert isinstance(follow(llama_70b(), both, other.settings, Workload()), Plan)
+    assert isinstance(follow(llama_70b(), both, llama_cpp_settings(other.settings), Workload()), Plan)
 
 
 def test_followed_command_line_that_fits_is_told_as_it_is() -> None:

@@ -7,6 +7,7 @@ import pytest
 from specs import card, llama_70b, llama_spec, machine, smollm2
 from terazi.errors import UsageError
 from terazi.memory.bill import HOST
+from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.solve import context_steps, solve
@@ -27,7 +28,7 @@ def _said(plan: Plan, text: str) -> str:
 def test_one_card_when_it_fits_one_card_and_the_faster_of_two() -> None:
     slow, fast = card(0, gib=24, bandwidth=360e9), card(1, gib=24, bandwidth=936e9)
     plan = _plan(solve(llama_spec(), machine(slow, fast), Workload(context=8192), {}))
-    assert plan.settings.devices == ("CUDA1",)
+    assert llama_cpp_settings(plan.settings).devices == ("CUDA1",)
     assert [d.layers for d in plan.devices] == [None, (0, 32), None]
     assert "936 GB/s" in _said(plan, "holds them alone")
     assert _said(plan, "CUDA0 left unused")
@@ -37,20 +38,20 @@ def test_slow_card_takes_it_when_the_fast_one_is_too_small() -> None:
     plan = _plan(
         solve(llama_spec(), machine(card(0, gib=4), card(1, gib=24, bandwidth=360e9)), Workload(context=8192), {})
     )
-    assert plan.settings.devices == ("CUDA1",)
+    assert llama_cpp_settings(plan.settings).devices == ("CUDA1",)
     assert plan.verdict is Verdict.FITS
 
 
 def test_two_equal_cards_share_evenly() -> None:
     plan = _plan(solve(llama_70b(), machine(card(0), card(1)), Workload(context=8192), {}))
     assert plan.verdict is Verdict.FITS
-    assert plan.settings.n_gpu_layers == 81
+    assert llama_cpp_settings(plan.settings).n_gpu_layers == 81
     first, second = (d.layers for d in plan.devices[:2])
     assert first is not None
     assert second is not None
     assert (first[0], second[1]) == (0, 80)
     assert abs((first[1] + 1) - 40.5) <= 2
-    assert plan.settings.tensor_split == (first[1] + 1, 80 - first[1])
+    assert llama_cpp_settings(plan.settings).tensor_split == (first[1] + 1, 80 - first[1])
 
 
 def test_unequal_cards_hold_more_than_an_even_split_could() -> None:
@@ -79,7 +80,7 @@ def test_routed_experts_go_to_ram_before_layers_do() -> None:
     moe = llama_spec(layers=24, embedding=2048, feed_forward=768, kv_heads=4, experts=128, experts_used=8)
     plan = _plan(solve(moe, machine(card(0, gib=6)), Workload(context=4096), {}))
     assert plan.verdict is Verdict.FITS_OFFLOADED
-    assert 0 < plan.settings.n_cpu_moe < 24
+    assert 0 < llama_cpp_settings(plan.settings).n_cpu_moe < 24
     assert plan.devices[0].layers == (0, 24)
     assert _said(plan, "routed experts")
 
@@ -87,8 +88,8 @@ def test_routed_experts_go_to_ram_before_layers_do() -> None:
 def test_no_accelerator_is_not_offloaded() -> None:
     plan = _plan(solve(smollm2(), machine(), Workload(), {}))
     assert plan.verdict is Verdict.FITS
-    assert plan.settings.n_ctx == 8192
-    assert plan.settings.devices == ()
+    assert llama_cpp_settings(plan.settings).n_ctx == 8192
+    assert llama_cpp_settings(plan.settings).devices == ()
 
 
 def test_card_too_small_for_a_single_layer_is_said_not_silently_left() -> None:
@@ -101,28 +102,28 @@ def test_card_too_small_for_a_single_layer_is_said_not_silently_left() -> None:
 def test_repacked_weights_are_not_counted_twice() -> None:
     # 37 GiB are repacked; the mapped original is page cache that nobody reads again, so 56 GiB of RAM will do
     plan = _plan(solve(llama_70b(), machine(), Workload(context=8192), {}))
-    assert plan.settings.mmap
+    assert llama_cpp_settings(plan.settings).mmap
     assert sum(line.bytes for line in plan.bill.page_cache) > 30 * 2**30
     assert plan.devices[-1].headroom_bytes >= 0
 
 
 def test_every_user_gets_the_context_in_a_cache_of_his_own() -> None:
     plan = _plan(solve(smollm2(), machine(), Workload(context=1000, users=5), {}))
-    assert plan.settings.n_parallel == 5
-    assert plan.settings.kv_unified is False
-    assert plan.settings.n_ctx == 5 * 1024
-    assert plan.settings.fit is False
+    assert llama_cpp_settings(plan.settings).n_parallel == 5
+    assert llama_cpp_settings(plan.settings).kv_unified is False
+    assert llama_cpp_settings(plan.settings).n_ctx == 5 * 1024
+    assert llama_cpp_settings(plan.settings).fit is False
 
 
 def test_unified_cache_if_pinned_holds_as_much_in_all() -> None:
     plan = _plan(solve(smollm2(), machine(), Workload(context=1024, users=4), {"kv_unified": True}))
-    assert plan.settings.n_ctx == 4096
+    assert llama_cpp_settings(plan.settings).n_ctx == 4096
     assert "as pinned" in _said(plan, "--kv-unified")
 
 
 def test_context_is_the_training_length_if_it_fits() -> None:
     plan = _plan(solve(llama_spec(context=32768), machine(card(0)), Workload(), {}))
-    assert plan.settings.n_ctx == 32768
+    assert llama_cpp_settings(plan.settings).n_ctx == 32768
     assert "training length" in _said(plan, "Context")
 
 
@@ -130,7 +131,7 @@ def test_context_is_otherwise_the_longest_step_that_keeps_all_on_the_cards() -> 
     spec, small = llama_spec(), machine(card(0, gib=12))
     plan = _plan(solve(spec, small, Workload(), {}))
     assert plan.verdict is Verdict.FITS
-    chosen = plan.settings.n_ctx
+    chosen = llama_cpp_settings(plan.settings).n_ctx
     steps = context_steps(131072)
     assert chosen in steps
     following = steps[steps.index(chosen) + 1]
@@ -160,7 +161,7 @@ def test_pinned_split_is_the_engines_own_rule() -> None:
     plan = _plan(
         solve(llama_spec(), machine(card(0), card(1)), Workload(context=4096), {"tensor_split": (3.0, 1.0)})
     )
-    assert plan.settings.tensor_split == (3.0, 1.0)
+    assert llama_cpp_settings(plan.settings).tensor_split == (3.0, 1.0)
     # upper_bound(0.75, i/33): 25 of 33 (memory.md: load_tensors)
     assert plan.devices[0].layers == (0, 24)
 
@@ -182,24 +183,31 @@ def test_unknown_pin_and_unknown_device_are_usage_errors() -> None:
 def test_score_decides_among_what_fits() -> None:
     both = machine(card(0), card(1, bandwidth=800e9))
     first = _plan(solve(smollm2(), both, Workload(), {}))
-    assert first.settings.devices == ("CUDA0",)
+    assert llama_cpp_settings(first.settings).devices == ("CUDA0",)
     other = _plan(
-        solve(smollm2(), both, Workload(), {}, score=lambda p: 1.0 if p.settings.devices == ("CUDA1",) else 0.0)
+        solve(
+            smollm2(),
+            both,
+            Workload(),
+            {},
+            score=lambda p: 1.0 if llama_cpp_settings(p.settings).devices == ("CUDA1",) else 0.0,
+        )
     )
-    assert other.settings.devices == ("CUDA1",)
+    assert llama_cpp_settings(other.settings).devices == ("CUDA1",)
     assert "scores 1 against 0" in other.reasons[-1]
 
 
 def test_prompt_cache_takes_what_ram_leaves_and_no_more() -> None:
     roomy = _plan(solve(llama_spec(), machine(card(0), host_gib=64), Workload(context=4096), {}))
-    assert roomy.settings.cache_ram_mib == 8192
+    assert llama_cpp_settings(roomy.settings).cache_ram_mib == 8192
     tight = _plan(solve(llama_spec(), machine(card(0), host_gib=4), Workload(context=4096), {}))
-    assert tight.settings.cache_ram_mib is not None
-    assert 0 < tight.settings.cache_ram_mib < 8192
+    cache_ram_mib = llama_cpp_settings(tight.settings).cache_ram_mib
+    assert cache_ram_mib is not None
+    assert 0 < cache_ram_mib < 8192
     growth = sum(line.bytes for line in tight.bill.growth if line.device == HOST)
     assert growth <= tight.devices[-1].room_bytes
     none = _plan(solve(llama_spec(), machine(card(0), host_gib=0.5), Workload(context=4096), {}))
-    assert none.settings.cache_ram_mib == 0
+    assert llama_cpp_settings(none.settings).cache_ram_mib == 0
 
 
 def test_unified_memory_is_not_counted_twice() -> None:

@@ -26,13 +26,17 @@ FIT_OFF = Flag(names=("--fit", "-fit"), value="off")
 
 
 def settings_argv(
-    settings: LlamaCppSettings, model_path: str, beside: Sequence[tuple[str, str]] = ()
+    settings: LlamaCppSettings, model_path: str, beside: Sequence[tuple[str, ...]] = ()
 ) -> tuple[str, ...]:
     """The command that a person could type to get exactly *settings* (build b11434's spellings).
 
-    *beside* are further files: the flag that names each, and its path.
+    *beside* are further files: the words that name each to the engine.
     """
     words = [settings.tool, *_model_words(model_path), *(word for pair in beside for word in pair)]
+    if not settings.warmup:
+        words.append("--no-warmup")
+    if any(settings.vector_range):
+        words += ["--control-vector-layer-range", *map(str, settings.vector_range)]
     for flag in (*memory_flags(settings), FIT_OFF):
         words += [flag.names[0]] if flag.value is None else [flag.names[0], flag.value]
     return tuple(words)
@@ -110,6 +114,10 @@ def memory_flags(s: LlamaCppSettings) -> tuple[Flag, ...]:
     add(("--cache-ram", "-cram"), str(s.cache_ram_mib), when=s.cache_ram_mib is not None)
     add(("--ctx-checkpoints", "-ctxcp"), str(s.ctx_checkpoints), when=s.ctx_checkpoints is not None)
     add(("--embedding", "--embeddings"), when=s.embedding)
+    add(("--no-mmproj-offload",), when=not s.mmproj_offload)
+    add(("-mmdev", "--mmproj-device"), s.mmproj_device, when=s.mmproj_offload and bool(s.mmproj_device))
+    add(("--image-max-tokens",), str(s.image_max_tokens), when=s.image_max_tokens > 0)
+    add(("--mtmd-batch-max-tokens",), str(s.mtmd_batch_tokens), when=s.mtmd_batch_tokens > 0)
     flags += _speculation_flags(s.speculation)
     add(("--check-tensors",), when=s.check_tensors)
     add(("-lm", "--load-mode"), s.load_mode, when=s.load_mode != "auto")

@@ -53,6 +53,8 @@ _MOVERS = {
     "--cache-ram": ("-cram", "LLAMA_ARG_CACHE_RAM"),
     "--ctx-checkpoints": ("-ctxcp --swa-checkpoints", "LLAMA_ARG_CTX_CHECKPOINTS"),
     "--fit": ("-fit", "LLAMA_ARG_FIT"),
+    "--fit-target": ("-fitt", "LLAMA_ARG_FIT_TARGET"),
+    "--fit-ctx": ("-fitc", "LLAMA_ARG_FIT_CTX"),
     "--spec-type": ("", "LLAMA_ARG_SPEC_TYPE"),
     "--spec-default": ("", ""),
     "--spec-draft-model": ("-md --model-draft", "LLAMA_ARG_SPEC_DRAFT_MODEL"),
@@ -79,6 +81,18 @@ _MOVERS = {
     "--repack": ("", "LLAMA_ARG_REPACK"),
     "--op-offload": ("", ""),
     "--no-host": ("", "LLAMA_ARG_NO_HOST"),
+    "--mmproj": ("-mm", "LLAMA_ARG_MMPROJ"),
+    "--mmproj-offload": ("", "LLAMA_ARG_MMPROJ_OFFLOAD"),
+    # no LLAMA_ARG_ prefix: older than the flag
+    "--mmproj-device": ("-mmdev", "MTMD_BACKEND_DEVICE"),
+    "--image-max-tokens": ("", "LLAMA_ARG_IMAGE_MAX_TOKENS"),
+    "--mtmd-batch-max-tokens": ("", "LLAMA_ARG_MTMD_BATCH_MAX_TOKENS"),
+    "--lora": ("", ""),
+    "--lora-scaled": ("", ""),
+    "--control-vector": ("", ""),
+    "--control-vector-scaled": ("", ""),
+    "--control-vector-layer-range": ("", ""),
+    "--warmup": ("", ""),
     "--cpu-moe": ("-cmoe", "LLAMA_ARG_CPU_MOE"),
     # reranking switches the embedding output on too
     "--embedding": ("--embeddings --rerank --reranking", "LLAMA_ARG_EMBEDDINGS"),
@@ -90,6 +104,8 @@ _NEGATIVE = {
     **dict.fromkeys(("-nkvo", "--no-kv-offload"), "--kv-offload"),
     **dict.fromkeys(("-nr", "--no-repack"), "--repack"),
     "--no-op-offload": "--op-offload",
+    "--no-mmproj-offload": "--mmproj-offload",
+    "--no-warmup": "--warmup",
     "--no-spec-draft-backend-sampling": "--spec-draft-backend-sampling",
 }
 #: Spellings of other builds that this one refuses → (flag, value) that mean the same here.
@@ -98,6 +114,14 @@ _FORMER = {
     "--mmap": ("--load-mode", "mmap"),
     "--mlock": ("--load-mode", "mmap+mlock"),
 }
+#: Kinds of speculation whose draft may lie beside the model in a repository.
+_WITH_SIDECARS = frozenset({"draft-dflash", "draft-dspark", "draft-eagle3", "draft-mtp"})
+#: Flags whose devices must be there when they are read.
+_NAMES_DEVICES = frozenset({"--device", "--mmproj-device", "--spec-draft-device"})
+#: What llama-server switches off beside a projector (``server-context.cpp:load_model``).
+_NOT_WITH_IMAGES = frozenset({"--context-shift", "--cache-reuse"})
+#: These keep ``-hf`` from fetching a projector; one that ``--mmproj`` names is loaded all the same.
+_NO_PROJECTOR = frozenset({"--no-mmproj", "--no-mmproj-auto"})
 #: Flags where a suffix such as ``4k`` would be dropped in silence.
 _WHOLE_NUMBERS = frozenset(
     {
@@ -115,11 +139,9 @@ _WHOLE_NUMBERS = frozenset(
 )
 #: Flags whose memory isn't in the bill → what it is.
 _NOT_WEIGHED = {
-    **dict.fromkeys(("-mm", "--mmproj", "-mmu", "--mmproj-url"), "the multimodal projector"),
+    **dict.fromkeys(("-mmu", "--mmproj-url"), "the multimodal projector"),
     **dict.fromkeys(("-lcs", "--lookup-cache-static"), "the lookup cache of n-grams, a copy for each slot"),
     **dict.fromkeys(("-lcd", "--lookup-cache-dynamic"), "the lookup cache of n-grams, a copy for each slot"),
-    **dict.fromkeys(("--lora", "--lora-scaled"), "the LoRA adapters"),
-    **dict.fromkeys(("--control-vector", "--control-vector-scaled"), "the control vectors"),
     **dict.fromkeys(("-bs", "--backend-sampling"), "the buffers of sampling on the device"),
     "--override-kv": "what an overridden hyperparameter changes",
     "--pooling": "the outputs of a pooling layer",
@@ -135,6 +157,8 @@ class Command:
         model_path: ``-m``; None if the model is named otherwise.
         hf_repo, hf_file: ``-hf`` (``org/repo[:quant]``) and ``-hff``.
         model_url: ``-mu``.
+        fit_target, fit_context: ``--fit-target`` (MiB a card) and ``--fit-ctx``, as typed; a typed ``-c 0`` asks
+            for the whole context, so nothing less will do.
         settings: all that moves memory.
         extra_files: files that are loaded beside the model, in the order of the command.
         unknown_flags: what this tool of this build doesn't have, as spelt. The engine would refuse to start.
@@ -146,6 +170,8 @@ class Command:
     hf_repo: str | None = None
     hf_file: str | None = None
     model_url: str | None = None
+    fit_target: str | None = None
+    fit_context: str | None = None
     settings: LlamaCppSettings = field(default_factory=LlamaCppSettings)
     extra_files: tuple[ExtraFile, ...] = ()
     unknown_flags: tuple[str, ...] = ()
@@ -200,6 +226,7 @@ class _Reader:
         self._settings = LlamaCppSettings(tool=tool)
         self._names: dict[str, str] = {}
         self._files: tuple[ExtraFile, ...] = ()
+        self._about_images: list[str] = []
         self._per_slot = 0
         self._context_given = False
         self._unknown: list[str] = []
@@ -249,22 +276,42 @@ class _Reader:
                 f"A quantised V cache ({settings.type_v}) needs flash attention.",
                 hint="Drop -fa off, or use -ctv f16.",
             )
-        if settings.split_mode == "tensor":
-            self._note("-sm tensor is weighed like -sm layer; the engine cuts single tensors instead.")
+        self._note_images()
         if self._per_slot > 0 and not self._context_given:
             slots = SERVER_SLOTS if settings.n_parallel is None else settings.n_parallel
             settings = replace(settings, n_ctx=slots * self._per_slot)
+        self._note_sidecars()
         return Command(
             tool=self._tool,
             model_path=self._names.get("--model"),
             hf_repo=self._names.get("--hf-repo"),
             hf_file=self._names.get("--hf-file"),
             model_url=self._names.get("--model-url"),
+            fit_target=self._names.get("--fit-target"),
+            fit_context=str(2**32 - 1) if self._context_given else self._names.get("--fit-ctx"),
             settings=settings,
             extra_files=self._extra_files(),
             unknown_flags=tuple(self._unknown),
             notes=tuple(self._notes),
         )
+
+    def _note_sidecars(self) -> None:
+        """``common_models_handler_init``: with ``-hf``, a repository's own draft file is loaded too."""
+        kinds = [kind for kind in self._settings.speculation.kinds or () if kind in _WITH_SIDECARS]
+        if kinds and self._names.get("--hf-repo") and not any(file.part == "draft" for file in self._extra_files()):
+            self._note(
+                f"If the repository has a draft file of its own ({', '.join(kinds)}), llama.cpp drafts with it; "
+                "weigh that one with -md."
+            )
+
+    def _note_images(self) -> None:
+        """What a projector does to other settings, and the one that nobody named."""
+        if any(file.part == "mmproj" for file in self._files):
+            for flag in self._about_images:
+                if flag in _NOT_WITH_IMAGES:
+                    self._note(f"Beside a projector llama.cpp switches {flag} off.")
+        elif self._names.get("--hf-repo") and not _NO_PROJECTOR.intersection(self._about_images):
+            self._note("Not in the bill: the projector that -hf fetches too, if there is one; see --no-mmproj.")
 
     def _extra_files(self) -> tuple[ExtraFile, ...]:
         """A draft from a repository: ``-md`` beside it names the file there."""
@@ -277,17 +324,24 @@ class _Reader:
     def _apply(self, flag: str, spelt: str, values: list[str]) -> None:
         if flag in _NOT_WEIGHED:
             self._note(f"Not in the bill: {_NOT_WEIGHED[flag]} ({' '.join([spelt, *values])}).")
+        if flag in _NOT_WITH_IMAGES | _NO_PROJECTOR:
+            self._about_images.append(flag)
         if flag == "--kv-unified-per-slot":
             self._per_slot = _number(values[0], spelt)
         canonical = _NEGATIVE.get(flag) or _ALIASES.get(flag, flag)
-        value = values[0] if values else ("off" if flag in _NEGATIVE else "on")
+        value = "\n".join(values) if values else ("off" if flag in _NEGATIVE else "on")
+        if canonical in _NAMES_DEVICES and "RPC" in value.upper() and not self._settings.rpc:
+            raise UsageError(
+                f"Where llama.cpp reads {spelt} {value} it doesn't know the servers of --rpc yet.",
+                hint=f"Put --rpc before {spelt}.",
+            )
         if canonical in _MOVERS:
             self._set(canonical, value, spelt=spelt)
 
     def _set(self, flag: str, value: str, *, spelt: str) -> None:
         self._context_given = self._context_given or flag == "--ctx-size"
         if flag in FILE_FLAGS:
-            self._files = with_file(self._files, flag, value)
+            self._name_file(flag, value, spelt)
             return
         setter: Setter | None = VALUE_SETTERS.get(flag) or SWITCH_SETTERS.get(flag)
         if setter is None:
@@ -303,6 +357,14 @@ class _Reader:
             number = read_int(value)
             if str(number) != value.strip().lstrip("+"):
                 self._note(f"llama.cpp reads {spelt} {value} as {number}.")
+
+    def _name_file(self, flag: str, value: str, spelt: str) -> None:
+        try:
+            self._files = with_file(self._files, flag, value)
+        except ValueError as error:
+            raise UsageError(
+                f"{spelt} {value!r} is not a value that llama.cpp takes.", hint=f"About {spelt}: {error}."
+            ) from None
 
     def _note(self, note: str) -> None:
         if note not in self._notes:

@@ -7,6 +7,7 @@ from terazi.engines.llama_cpp.arguments import FIT_OFF, Flag, memory_flags
 from terazi.engines.llama_cpp.binary import UPDATE_HINT, Binary
 from terazi.errors import EngineError
 from terazi.memory.bill import Term
+from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import Plan
 
@@ -51,7 +52,7 @@ def launch_spec(
         EngineError: if *binary* lacks a flag that the plan needs.
     """
     argv, notes = [binary.path], []
-    settings = plan.settings
+    settings = llama_cpp_settings(plan.settings)
     own = (
         Flag(names=("--model", "-m"), value=model_path),
         Flag(names=("--alias", "-a"), value=_alias(model_name)),

@@ -19,7 +19,8 @@ class LoadedBuffer:
     """One buffer as the log names it.
 
     Args:
-        term: ``weights``, ``kv``, ``state``, ``compute`` or ``output``.
+        term: ``weights``, ``kv``, ``state``, ``compute`` or ``output``; beside the model ``adapter`` (a LoRA's
+            weights) or ``encoder`` (a projector's graph).
         buffer: llama.cpp's buffer name, e.g. ``CPU_Mapped``.
         device: the device that holds it; CPU buffers of every kind are ``Host``.
         bytes: as printed, which is MiB with two decimals: exact to 5,243 bytes.
@@ -55,9 +56,14 @@ class LoadReport:
         return found
 
 
-_TERMS = {"model": "weights", "KV": "kv", "RS": "state", "compute": "compute", "output": "output"}
-# llama-model.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-kv-cache-dsv4.cpp, llama-context.cpp
-_BUFFER = re.compile(r": +(\S+) +(model|KV|RS|compute|output|DSV4 \S+ state) buffer size = +([\d.]+) MiB")
+_TERMS = {
+    "model": "weights", "KV": "kv", "RS": "state", "compute": "compute", "output": "output", "LoRA": "adapter",
+}  # fmt: skip
+# llama-model.cpp, llama-kv-cache.cpp, llama-memory-recurrent.cpp, llama-kv-cache-dsv4.cpp, llama-context.cpp,
+# llama-adapter.cpp, tools/mtmd/clip.cpp
+_BUFFER = re.compile(r"(\w+): +(\S+) +(model|KV|RS|compute|output|LoRA|DSV4 \S+ state) buffer size = +([\d.]+) MiB")
+#: Who reserves for images and sounds.
+_ENCODER = "reserve_compute_meta"
 _LAYER = re.compile(r"load_tensors: layer +(\d+) assigned to device (\S+),")
 _OFFLOADED = re.compile(r"load_tensors: offloaded (\d+)/(\d+) layers to GPU")
 _DEVICE = re.compile(r"common_param: +- (\S+) +: (.+) \(\d+ MiB, \d+ MiB free\)")
@@ -130,11 +136,10 @@ class LogReader:
     def _read(self, line: str) -> None:
         self._failures.read(line)
         if match := _BUFFER.search(line):
-            name, kind, mib = match.groups()
+            source, name, kind, mib = match.groups()
+            term = "encoder" if source == _ENCODER else _TERMS.get(kind, "state")
             n = round(float(mib) * MIB)
-            self._buffers.append(
-                LoadedBuffer(term=_TERMS.get(kind, "state"), buffer=name, device=self.device_of(name), bytes=n)
-            )
+            self._buffers.append(LoadedBuffer(term=term, buffer=name, device=self.device_of(name), bytes=n))
         elif match := _LAYER.search(line):
             self._layers[int(match[1])] = self.device_of(match[2])
         elif match := _DEVICE.search(line):

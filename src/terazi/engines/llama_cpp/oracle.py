@@ -6,7 +6,7 @@ tool*, mistakes included (``memory.llama_cpp.estimate``).
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from terazi.engines.base import LaunchSpec
@@ -62,11 +62,18 @@ def server_launch(
     model_path: str,
     *,
     port: int,
-    beside: Iterable[tuple[str, str]] = (),
+    beside: Sequence[tuple[str, ...]] = (),
+    warmup: bool = False,
 ) -> LaunchSpec:
     """A server that loads and does nothing else; it is ended as soon as its log says that it has loaded.
 
-    *beside* are (flag, path) of what it loads beside the model.
+    Args:
+        binary: the server.
+        settings: what it is asked about.
+        model_path: the model, or its twin.
+        port: where it would listen.
+        beside: the words that name further files.
+        warmup: whether it runs a first batch: projectors and adapters are reserved for only then.
 
     Raises:
         EngineError: if *binary* lacks a flag that the settings need.
@@ -78,12 +85,11 @@ def server_launch(
         Flag(names=("--port",), value=str(port)),
         Flag(names=("--verbosity", "-lv", "--log-verbosity"), value=str(LOG_VERBOSITY)),
         Flag(names=("--log-colors",), value="off", needed=False),
-        Flag(names=("--no-warmup",), needed=False),
         Flag(names=("--no-ui", "--no-webui"), needed=False),
         Flag(names=("--offline",), needed=False),
     )
-    files = (Flag(names=(name,), value=path) for name, path in beside)
-    for flag in (*own, *files, *memory_flags(settings), FIT_OFF):
+    argv += [] if warmup else [binary.spelling("--no-warmup") or ""]
+    for flag in (*own, *memory_flags(settings), FIT_OFF):
         name = binary.spelling(*flag.names)
         if name is not None:
             argv += [name] if flag.value is None else [name, flag.value]
@@ -91,7 +97,10 @@ def server_launch(
             raise EngineError(
                 f"{binary.path} ({binary.label}) has no {flag.names[0]}, so it can't be asked.", hint=UPDATE_HINT
             )
-    return _spec(tuple(argv), f"http://127.0.0.1:{port}")
+    if any(settings.vector_range):
+        argv += ["--control-vector-layer-range", *map(str, settings.vector_range)]
+    argv += [word for words in beside for word in words]
+    return _spec(tuple(word for word in argv if word), f"http://127.0.0.1:{port}")
 
 
 def estimator_launch(program: str, settings: LlamaCppSettings, model_path: str) -> LaunchSpec:

@@ -20,6 +20,10 @@ OUTPUT_FORMULA = "output-buffer"
 _TOGETHER = "Meta("
 #: What the log speaks of, in the order of a page.
 _TERMS = ("weights", "kv", "state", "compute", "output")
+#: What is loaded beside the model, by the log's term: the bill's term, and its kind.
+_BESIDE = {"adapter": ("weights", "adapter"), "encoder": ("compute", "encoder")}
+#: Buffers that the engine makes without printing their size.
+_UNPRINTED = frozenset({"weights.projector", "weights.vector"})
 #: A mapping is one buffer in the log, and these are the lines of one.
 _MAPPED = frozenset({"weights.plain", "weights.mapped-gaps", "weights.lazy"})
 
@@ -62,6 +66,8 @@ def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], 
         part, bound = (line_label(line), line.bytes), line.basis is LineBasis.UPPER_BOUND
         if line.term is Term.OVERHEAD and line.formula != OUTPUT_FORMULA:
             continue
+        if line.formula in _UNPRINTED:
+            continue
         if line.formula in _MAPPED:
             mapped.setdefault((line.device, line.part), []).append(part)
         elif line.term is Term.OVERHEAD:
@@ -69,7 +75,8 @@ def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], 
         elif line.term is Term.WEIGHTS:
             yield (line.device, "weights", line.formula.partition(".")[2]), (part,), bound
         elif line.bytes:
-            yield (line.device, line.term.value, ""), (part,), bound
+            kind = "encoder" if line.formula.startswith("compute.encoder") else ""
+            yield (line.device, line.term.value, kind), (part,), bound
     for (device, _), parts in mapped.items():
         yield (device, "weights", "plain"), tuple(parts), False
 
@@ -77,7 +84,7 @@ def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], 
 def _largest(
     planned: dict[_Group, list[tuple[tuple[str, int], ...]]], together: str
 ) -> dict[_Group, list[tuple[tuple[str, int], ...]]]:
-    """*planned* with one device in the place of all accelerators: of each buffer, the largest that one of them has."""
+    """*planned* with one device in the place of all accelerators: of each buffer, the largest of any one's."""
     found = {group: buffers for group, buffers in planned.items() if group[0] == HOST}
     most: dict[_Group, dict[tuple[str, ...], tuple[tuple[str, int], ...]]] = {}
     for (device, term, kind), buffers in planned.items():
@@ -91,6 +98,8 @@ def _largest(
 
 def _group_of(buffer: LoadedBuffer) -> _Group:
     """Where the log's *buffer* belongs: device, term, and which kind of weights."""
+    if buffer.term in _BESIDE:
+        return buffer.device, *_BESIDE[buffer.term]
     kind = ""
     if buffer.term == "weights":
         kind = "device"

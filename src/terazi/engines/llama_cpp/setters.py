@@ -144,6 +144,25 @@ def _ctx_checkpoints(settings: LlamaCppSettings, value: str) -> LlamaCppSettings
     return replace(settings, ctx_checkpoints=max(0, read_int(value)))
 
 
+def _mmproj_device(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    if "," in value:
+        raise ValueError("it takes one device")
+    return replace(settings, mmproj_device=value, mmproj_offload=value != "none")
+
+
+def _image_max_tokens(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, image_max_tokens=max(0, read_int(value)))
+
+
+def _mtmd_batch_tokens(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    return replace(settings, mtmd_batch_tokens=max(0, read_int(value)))
+
+
+def _vector_range(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
+    first, last = value.split("\n")
+    return replace(settings, vector_range=(read_int(first), read_int(last)))
+
+
 def _fit(settings: LlamaCppSettings, value: str) -> LlamaCppSettings:
     return replace(settings, fit=read_switch(value))
 
@@ -172,6 +191,10 @@ VALUE_SETTERS: dict[str, Setter] = {
     "--cache-ram": _cache_ram,
     "--ctx-checkpoints": _ctx_checkpoints,
     "--fit": _fit,
+    "--control-vector-layer-range": _vector_range,
+    "--mmproj-device": _mmproj_device,
+    "--image-max-tokens": _image_max_tokens,
+    "--mtmd-batch-max-tokens": _mtmd_batch_tokens,
 }
 
 #: Canonical switch → setter; the value is ``on``, or ``off`` from a negative spelling.
@@ -185,5 +208,7 @@ SWITCH_SETTERS: dict[str, Setter] = {
     "--check-tensors": lambda settings, value: replace(settings, check_tensors=read_switch(value)),
     "--no-host": lambda settings, value: replace(settings, no_host=read_switch(value)),
     "--cpu-moe": lambda settings, value: replace(settings, cpu_moe=read_switch(value)),
+    "--mmproj-offload": lambda settings, value: replace(settings, mmproj_offload=read_switch(value)),
+    "--warmup": lambda settings, value: replace(settings, warmup=read_switch(value)),
     "--embedding": lambda settings, value: replace(settings, embedding=read_switch(value)),
 }

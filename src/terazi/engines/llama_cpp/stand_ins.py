@@ -73,6 +73,7 @@ def stand_in(
         rpc=endpoints,
         devices=names_of(settings.devices),
         override_tensor=buffers_of(settings.override_tensor),
+        mmproj_device=folded.get(settings.mmproj_device.casefold(), settings.mmproj_device),
         speculation=replace(
             spoken, devices=names_of(spoken.devices), override_tensor=buffers_of(spoken.override_tensor)
         ),

@@ -44,9 +44,9 @@ def _cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
     """The inputs of the cache that *cache* is a layer of."""
     batch, settings, cells = sketch.batch, sketch.settings, cache.cells
     masks = min(batch.streams, batch.slots)
-    side = _rotation_side(settings.type_k, cache.k_head)
+    side = rotation_side(settings.type_k, cache.k_head)
     k_rotation = sketch.input(g.F32, side, side) if side else None
-    v_rotation = sketch.input(g.F32, 64, 64) if _rotation_side(settings.type_v, cache.v_head) else None
+    v_rotation = sketch.input(g.F32, 64, 64) if rotation_side(settings.type_v, cache.v_head) else None
     return CacheInputs(
         sketch.input(g.I64, batch.tokens),
         sketch.input(g.I64, batch.tokens * cache.v_width if batch.v_transposed else batch.tokens),
@@ -56,7 +56,7 @@ def _cache_inputs(sketch: Sketch, cache: CacheLayer) -> CacheInputs:
     )
 
 
-def _rotation_side(cache_type: str, width: int) -> int:
+def rotation_side(cache_type: str, width: int) -> int:
     """Side of the Hadamard matrix for heads of *width* in a quantised cache: its largest power of two, from 64."""
     if not is_quantised_cache(cache_type) or width % 64:
         return 0
@@ -66,18 +66,21 @@ def _rotation_side(cache_type: str, width: int) -> int:
 def attend(sketch: Sketch, x: Node, position: Position, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """The attention of one block, from the normalised input to the output projection."""
     family = sketch.family
-    q, k, v = project(sketch, x, cache)
-    q = _turn(sketch, q, position, cache, "q")
-    k = _turn(sketch, k, position, cache, "k")
-    if family.scaled_queries:
-        q = g.like("scale", q)
-    result = look_back(sketch, (q, k, v), cache, inputs)
+    result = look_back(sketch, project_and_turn(sketch, x, position, cache), cache, inputs)
     if family.gated:
         result = gate_output(sketch, result, x, cache)
     norm = f"blk.{cache.block}.attn_sub_norm"
     if sketch.weight(f"{norm}.weight"):
         result = sketch.norm(result, norm, cache.block)
     return sketch.linear(result, f"blk.{cache.block}.attn_output")
+
+
+def project_and_turn(sketch: Sketch, x: Node, position: Position, cache: CacheLayer) -> tuple[Node, Node, Node]:
+    """Queries, keys and values with their norms, rotary embeddings and scale."""
+    q, k, v = project(sketch, x, cache)
+    q = _turn(sketch, q, position, cache, "q")
+    k = _turn(sketch, k, position, cache, "k")
+    return g.like("scale", q) if sketch.family.scaled_queries else q, k, v
 
 
 def gate_output(sketch: Sketch, attended: Node, x: Node, cache: CacheLayer) -> Node:
@@ -104,18 +107,18 @@ def look_back(sketch: Sketch, projected: tuple[Node, Node, Node], cache: CacheLa
     """The same without the output projection."""
     q, k, v = projected
     if inputs.k_rotation:
-        q, k = _rotate(q, inputs.k_rotation), _rotate(k, inputs.k_rotation)
+        q, k = rotate(q, inputs.k_rotation), rotate(k, inputs.k_rotation)
     if inputs.v_rotation:
-        v = _rotate(v, inputs.v_rotation)
+        v = rotate(v, inputs.v_rotation)
     for root in (q, k, v) if sketch.batch.windowed else (q, v, k):
         sketch.graph.expand(root)
-    return _read(sketch, q, _store(sketch, k, v, cache, inputs), cache, inputs)
+    return _read(sketch, q, store_kv(sketch, k, v, cache, inputs), cache, inputs)
 
 
 def attend_shared(sketch: Sketch, q: Node, cache: CacheLayer, inputs: CacheInputs) -> Node:
     """The same for a block that only asks, and reads what an earlier block has stored."""
     if inputs.k_rotation:
-        q = _rotate(q, inputs.k_rotation)
+        q = rotate(q, inputs.k_rotation)
     sketch.graph.expand(q)
     k_cache = cache_tensor(sketch, sketch.settings.type_k, cache.k_width, cache)
     v_cache = cache_tensor(sketch, sketch.settings.type_v, cache.v_width, cache)
@@ -125,7 +128,7 @@ def attend_shared(sketch: Sketch, q: Node, cache: CacheLayer, inputs: CacheInput
 
 def _read(sketch: Sketch, q: Node, stored: tuple[Node, Node], cache: CacheLayer, inputs: CacheInputs) -> Node:
     x = _look_up(sketch, q, stored, cache, inputs.mask)
-    return _rotate(x, inputs.v_rotation) if inputs.v_rotation else x
+    return rotate(x, inputs.v_rotation) if inputs.v_rotation else x
 
 
 def project(sketch: Sketch, x: Node, cache: CacheLayer) -> tuple[Node, Node, Node]:
@@ -206,14 +209,14 @@ def _rope_off(sketch: Sketch, cache: CacheLayer) -> bool:
     return rope == "none"
 
 
-def _rotate(x: Node, rotation: Node) -> Node:
+def rotate(x: Node, rotation: Node) -> Node:
     """``llama_mul_mat_hadamard``."""
     side = rotation.ne[0]
     flat = g.reshape(x, side, x.elements // side) if x.contiguous else g.contiguous(x, side, x.elements // side)
     return g.reshape(g.mul_mat(rotation, flat), *x.ne)
 
 
-def _store(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInputs) -> tuple[Node, Node]:
+def store_kv(sketch: Sketch, k: Node, v: Node, cache: CacheLayer, inputs: CacheInputs) -> tuple[Node, Node]:
     """Write the new rows. Returns the cache tensors."""
     tokens, streams = sketch.batch.tokens, sketch.batch.streams
     k_cache = store_k(sketch, k, cache, inputs)
@@ -243,14 +246,17 @@ def store_k(sketch: Sketch, k: Node, cache: CacheLayer, inputs: CacheInputs) -> 
 
 def store_rows(sketch: Sketch, x: Node, cache: Node, ids: Node) -> None:
     """Write what *x* holds of each token (width, heads, tokens) as a row of *cache*."""
-    rows = g.view(x, (cache.ne[0], sketch.batch.tokens), (x.nb[2],))
-    sketch.graph.expand(g.set_rows(_all_streams(cache, sketch.batch.streams), rows, ids))
+    rows = g.view(x, (cache.ne[0], ids.ne[0]), (x.nb[2],))
+    sketch.graph.expand(g.set_rows(_all_streams(cache, cache.ne[2]), rows, ids))
 
 
-def cache_tensor(sketch: Sketch, cache_type: str, width: int, cache: CacheLayer) -> Node:
-    """The tensor of a cache whose rows have *width* elements."""
+def cache_tensor(
+    sketch: Sketch, cache_type: str, width: int, cache: CacheLayer, *, cells: int = 0, streams: int = 0
+) -> Node:
+    """The tensor of a cache whose rows have *width* elements; *cells* and *streams* if they aren't those of all."""
     kind = CACHE_TYPES[cache_type]
-    node = g.leaf((kind.block_size, kind.block_bytes), width, cache.cells, sketch.batch.streams)
+    shape = (width, cells or cache.cells, streams or sketch.batch.streams)
+    node = g.leaf((kind.block_size, kind.block_bytes), *shape)
     node.home = sketch.backends[cache.device]
     return node
 

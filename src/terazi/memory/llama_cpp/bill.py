@@ -1,35 +1,32 @@
 """Puts llama.cpp's bill together from the rules of this package."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
-from terazi.memory.llama_cpp.bound import state_bytes
+from terazi.memory.llama_cpp.beside import NOTHING, Beside, weigh_beside
+from terazi.memory.llama_cpp.blocks import unrolled
+from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
-from terazi.memory.llama_cpp.draft import DRAFT, Context, draft_context, settle
-from terazi.memory.llama_cpp.draft_bill import with_draft
-from terazi.memory.llama_cpp.draft_head import HEADS
+from terazi.memory.llama_cpp.compute import compute_bytes
+from terazi.memory.llama_cpp.context import CACHELESS, Context
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
-from terazi.memory.llama_cpp.kv import CacheGroup
+from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_groups, cache_layers
 from terazi.memory.llama_cpp.limits import MISFITS, misfit
 from terazi.memory.llama_cpp.loading import loading_lines
 from terazi.memory.llama_cpp.process import process_lines
-from terazi.memory.llama_cpp.recurrent import StateLayer
+from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.weights import (
-    BufferKind,
-    Placement,
-    WeightBuffer,
-    borrowed_placements,
-    place_tensors,
-)
-from terazi.memory.llama_cpp.workings import Direct, KeptWorkings, Workings
+from terazi.memory.llama_cpp.tensor_split import is_bound, over_devices
+from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, Placement, borrowed_placements, place_tensors
+from terazi.memory.llama_cpp.workings import Kept
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -53,7 +50,7 @@ def weigh(
     isa: frozenset[str],
     companions: tuple[Companion, ...] = (),
     *,
-    workings: KeptWorkings | None = None,
+    kept: Kept | None = None,
 ) -> Bill:
     """The bytes that each device and the host will hold after llama.cpp has loaded *spec*.
 
@@ -63,14 +60,14 @@ def weigh(
         devices: accelerators in the engine's order (RPC first, then discrete cards).
         isa: CPU flags of the host, which decide what is repacked.
         companions: what is loaded beside the model; their lines say so (``BillLine.part``).
-        workings: who works the parts out; ``Scale`` keeps them from one bill to the next.
+        kept: keeps the parts of the model's bills from one to the next (``Scale``).
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
         ModelFileError: for a file whose tensors aren't what its architecture needs.
     """
     try:
-        return _weigh(spec, settings, devices, isa=isa, companions=companions, workings=workings)
+        return _weigh(unrolled(spec), settings, devices, isa=isa, companions=companions, kept=kept)
     except MISFITS as error:
         raise misfit(spec) from error
 
@@ -82,100 +79,199 @@ def _weigh(
     *,
     isa: frozenset[str],
     companions: tuple[Companion, ...],
-    workings: KeptWorkings | None,
+    kept: Kept | None,
 ) -> Bill:
-    settings = settle(settings, companions)
-    resolved = workings.resolve(settings) if workings else resolve(spec, settings, devices)
+    speculates = settings.speculation.kinds is not None or bool(companions)
+    if speculates:
+        # most commands don't, and spare these imports
+        from terazi.memory.llama_cpp.draft import draft_context, settle
+        from terazi.memory.llama_cpp.draft_bill import with_draft
+
+        settings = settle(settings, companions)
+    resolved = kept.resolve(settings) if kept else resolve(spec, settings, devices)
 
     def of_context(context: Context) -> Bill:
-        borrowed: tuple[Placement, ...] = ()
-        if context.borrows:
-            borrowed = borrowed_placements(context.spec, place_tensors(spec, settings, resolved, isa))
-            _check_borrowed(borrowed, context.resolved)
-        work = Direct(context.spec, context.family, isa, borrowed)
-        return _of_context(context.spec, context.settings, context.resolved, work)
+        own = context.spec is spec and not context.resolved.draft_head
+        return _of_context(context, isa, model if context.borrows else None, beside if own else NOTHING)
 
-    bill = _of_context(spec, settings, resolved, workings or Direct(spec, family_of(spec), isa))
-    if settings.speculation.kinds is not None or companions:
+    model = Context(spec, settings, resolved, family_of(spec))
+    beside = weigh_beside(companions, spec, settings, resolved, devices, isa=isa) if companions else NOTHING
+    bill = _of_context(model, isa, None, beside, kept)
+    if speculates:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
-        bill = with_draft(bill, spec, settings, resolved, draft=draft, weigh_context=of_context)
+        bill = with_draft(bill, model, draft, of_context)
     reasons = (
         *bill.reasons,
         *_fit_reasons(settings, resolved, bill),
-        *(f"What {c.flag} loads isn't in this bill." for c in companions if c.part != DRAFT),
+        *beside.reasons,
     )
-    return replace(bill, reasons=reasons, exact=not reasons)
+    return replace(
+        bill,
+        # a projector is loaded last
+        lines=(*bill.lines, *beside.projector),
+        growth=(*bill.growth, *beside.growth),
+        reasons=reasons,
+        exact=not reasons,
+    )
 
 
-def _of_context(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings) -> Bill:
-    """What one model and its one context hold."""
-    family = work.family
-    buffers = work.buffers(settings, resolved)
+def _of_context(
+    context: Context,
+    isa: frozenset[str],
+    lender: Context | None,
+    beside: Beside = NOTHING,
+    kept: Kept | None = None,
+) -> Bill:
+    """What one model and its one context hold, with the adapters that are loaded into it.
+
+    A draft may use weights and caches of the *lender* too.
+    """
+    spec, settings, resolved, family, _ = context
+    if lender is None and spec.architecture in CACHELESS:
+        raise UsageError(
+            f"{spec.name} is a draft for another model, and reads that one's cache.",
+            hint="Give the model itself with -m, and this file with -md and --spec-type draft-mtp.",
+        )
+    if kept:
+        caches, states = kept.caches(settings, resolved), kept.states(settings, resolved)
+        placements, buffers = kept.placements(settings, resolved), kept.buffers(settings, resolved)
+    else:
+        caches = _caches_of(context, lender)
+        states = state_layers(spec, family, settings, resolved) if family else None
+        placements = place_tensors(spec, settings, resolved, isa)
+        buffers = weight_buffers(placements, settings, resolved, isa)
+    borrowed: tuple[Placement, ...] = ()
+    if lender:
+        borrowed = borrowed_placements(spec, place_tensors(lender.spec, lender.settings, lender.resolved, isa))
+        _check_borrowed(caches, borrowed, resolved)
+    used = (*placements, *borrowed)
+
+    def compute(beside: Beside) -> tuple[BillLine, ...]:
+        return tuple(
+            _compute(
+                spec,
+                family,
+                settings,
+                resolved,
+                caches=caches,
+                states=states,
+                placements=used,
+                beside=beside,
+                kept=kept,
+            )
+        )
+
+    # adapters are applied, and reserved for, before the first request; warming up is one
+    computed = compute(beside if settings.warmup else beside.idle)
+    later = () if settings.warmup or beside == beside.idle else _beyond(compute(beside), computed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
-    lines = context_lines(spec, settings, resolved, work)
-    caches, states = work.caches(settings, resolved), work.states(settings, resolved)
-    return Bill(
+    groups = kept.cache_groups(settings, resolved) if kept else cache_groups(caches)
+    bill = Bill(
         engine="llama.cpp",
         build=BUILD,
-        lines=lines,
+        lines=(*_lines(context, buffers, groups, states, computed), *beside.lines),
         page_cache=tuple(gap for gap in gaps if gap.memory is Memory.PAGE_CACHE),
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
-        growth=tuple(growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers)),
-        reasons=tuple(_reasons(spec, settings, resolved, family)),
+        growth=(
+            *growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers),
+            *later,
+        ),
+        reasons=tuple(_reasons(spec, resolved, family, beside)),
     )
+    if not resolved.cut:
+        return bill
+    return over_devices(bill, spec, settings, resolved, family=family, caches=caches, placements=placements)
 
 
-def context_lines(
-    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings
+def kept_lines(context: Context, kept: Kept) -> tuple[BillLine, ...]:
+    """The lines of one model and its one context, and nothing else of its bill."""
+    spec, settings, resolved, family, _ = context
+    buffers, groups = kept.buffers(settings, resolved), kept.cache_groups(settings, resolved)
+    known = family is not None and _draws(spec, resolved)
+    basis = _replay_basis(resolved, family, NOTHING) if family and known else None
+    computed = _compute_lines(kept.compute_bytes(settings, resolved), resolved, basis)
+    return _lines(context, buffers, groups, kept.states(settings, resolved), computed)
+
+
+def _lines(
+    context: Context,
+    buffers: tuple[WeightBuffer, ...],
+    groups: tuple[CacheGroup, ...],
+    states: tuple[StateLayer, ...] | None,
+    computed: Iterable[BillLine],
 ) -> tuple[BillLine, ...]:
-    """The lines of one model and its one context, as the bill has them."""
-    buffers = work.buffers(settings, resolved)
+    spec, settings, resolved, family, _ = context
     gaps = (_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
-    basis = LineBasis.EXACT if work.family else LineBasis.UPPER_BOUND
     return (
         *(_weights(buffer, settings) for buffer in buffers),
         # what is locked can't be dropped, read or not
         *(gap for gap in gaps if gap.memory is Memory.PINNED),
-        *_caches(work.cache_groups(settings, resolved), basis),
-        *_state(spec, settings, resolved, work.states(settings, resolved)),
-        *_compute(spec, settings, resolved, work),
+        *_caches(groups, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
+        *_state(spec, settings, resolved, states),
+        *computed,
         *_overhead(spec, settings, resolved),
     )
 
 
-def _check_borrowed(borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
-    """The engine's scheduler aborts over a weight whose device isn't one of its own."""
+def _caches_of(context: Context, lender: Context | None) -> tuple[CacheLayer, ...]:
+    spec, settings, resolved, family, _ = context
+    if lender is None or family is None or spec.architecture not in CACHELESS:
+        return cache_layers(spec, family, settings, resolved)
+    from terazi.memory.llama_cpp.gemma4_assistant import shared_caches
+
+    return shared_caches(spec, family, cache_layers(lender.spec, lender.family, lender.settings, lender.resolved))
+
+
+def _check_borrowed(caches: tuple[CacheLayer, ...], borrowed: tuple[Placement, ...], resolved: Resolved) -> None:
+    """The engine's scheduler aborts over a tensor whose device isn't one of its own."""
     reach = {HOST, *(device.id for device in resolved.devices)}
-    for placement in borrowed:
-        if placement.device not in reach:
+    used = [(placement.tensor.name, placement.device) for placement in borrowed]
+    used += [(f"cache of block {cache.block}", cache.device) for cache in caches if cache.shared]
+    for name, device in used:
+        if device not in reach:
             raise UsageError(
-                f"llama.cpp would abort: the draft needs the model's {placement.tensor.name} on "
-                f"{placement.device}, which isn't one of its devices.",
+                f"llama.cpp would abort: the draft needs the model's {name} on {device}, which isn't one of its "
+                "devices.",
                 hint="Leave -devd out, or name that device with it.",
             )
 
 
 def _reasons(
     spec: ModelSpec,
-    settings: LlamaCppSettings,
     resolved: Resolved,
     family: Family | None,
+    beside: Beside,
 ) -> Iterator[str]:
+    if family is None and beside.adapters:
+        yield "What adapters add to the graph isn't counted: the family isn't known here."
     if family is None:
         yield (
             f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
             "layer and a generous compute buffer are counted."
         )
-    elif resolved.draft_head and spec.architecture not in HEADS:
+    elif not _draws(spec, resolved):
         yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
-    if settings.split_mode == "tensor" and len(resolved.devices) > 1:
-        yield "With -sm tensor the engine cuts single tensors; here whole layers are shared out."
+    if len(resolved.cut) > 1 and is_bound(spec, family):
+        yield (
+            f"How -sm tensor cuts the tensors of {spec.architecture} isn't known here: each device is counted as "
+            "if it held all of them."
+        )
+
+
+def _draws(spec: ModelSpec, resolved: Resolved) -> bool:
+    """Whether the graph of this context is known here, the family being known."""
+    if not resolved.draft_head:
+        return True
+    from terazi.memory.llama_cpp.draft import draws_head
+
+    return draws_head(spec)
 
 
 def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
-    if settings.fit and settings.tool != "llama-fit-params" and _fit_may_change(settings):
+    # it gives up on cut tensors
+    if settings.fit and settings.tool != "llama-fit-params" and not resolved.cut and _fit_may_change(settings):
         for device in resolved.devices:
             held = sum(
                 line.bytes for line in bill.lines if line.device == device.id and line.formula != "driver-context"
@@ -269,11 +365,41 @@ def _state(
         )
 
 
-def _compute(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, work: Workings) -> Iterator[BillLine]:
-    sizes = work.compute_bytes(settings, resolved)
-    formula, basis = "compute.replay", _replay_basis(resolved)
-    if work.family is None or (resolved.draft_head and spec.architecture not in HEADS):
-        formula, basis = "compute.bound", LineBasis.UPPER_BOUND
+def _compute(
+    spec: ModelSpec,
+    family: Family | None,
+    settings: LlamaCppSettings,
+    resolved: Resolved,
+    *,
+    caches: tuple[CacheLayer, ...],
+    states: tuple[StateLayer, ...] | None,
+    placements: tuple[Placement, ...],
+    beside: Beside,
+    kept: Kept | None,
+) -> Iterator[BillLine]:
+    known = family is not None and _draws(spec, resolved)
+    basis = _replay_basis(resolved, family, beside) if family and known else None
+    if kept and not beside.adapters and not beside.steered:
+        sizes = kept.compute_bytes(settings, resolved)
+    elif family is None or not known:
+        sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
+    else:
+        sizes = compute_bytes(
+            spec,
+            family,
+            settings,
+            resolved,
+            caches=caches,
+            states=states or (),
+            placements=placements,
+            adapters=beside.adapters,
+            steered=beside.steered,
+        )
+    return _compute_lines(sizes, resolved, basis)
+
+
+def _compute_lines(sizes: Mapping[str, int], resolved: Resolved, basis: LineBasis | None) -> Iterator[BillLine]:
+    """A line a device; *basis* None is a bound."""
     # the host's own lies in the first device's pinned memory, if it has some (``llama_context``)
     pinned = bool(resolved.devices) and backend_of(resolved.devices[0]) in PINNED_HOST
     for device, size in sizes.items():
@@ -281,16 +407,29 @@ def _compute(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, wo
             term=Term.COMPUTE,
             device=device,
             bytes=size,
-            formula=formula,
-            basis=basis,
+            formula="compute.replay" if basis else "compute.bound",
+            basis=basis or LineBasis.UPPER_BOUND,
             memory=Memory.PINNED if pinned and device == HOST else _memory(device),
             note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
 
 
-def _replay_basis(resolved: Resolved) -> LineBasis:
-    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own."""
-    return LineBasis.MODELLED if resolved.devices else LineBasis.EXACT
+def _beyond(larger: tuple[BillLine, ...], lines: tuple[BillLine, ...]) -> tuple[BillLine, ...]:
+    """What the first request with adapters adds to the compute buffers *lines*."""
+    held = {line.device: line.bytes for line in lines}
+    more = (replace(line, bytes=line.bytes - held.get(line.device, 0)) for line in larger)
+    note = "the graph with its adapters, from the first request on"
+    return tuple(replace(line, formula="compute.adapted", note=note) for line in more if line.bytes > 0)
+
+
+def _replay_basis(resolved: Resolved, family: Family, beside: Beside) -> LineBasis:
+    """On the CPU the replay is the engine's own arithmetic; other backends round and pad in ways of their own.
+
+    Outside the plain decoder some weights are multiplied without their adapters; which isn't told apart here.
+    """
+    plain = family.drawing == "decoder" and not (family.latent or family.sparse or family.recurrent)
+    changed = bool(beside.adapters or beside.steered)
+    return LineBasis.MODELLED if resolved.devices or (changed and not plain) else LineBasis.EXACT
 
 
 def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:

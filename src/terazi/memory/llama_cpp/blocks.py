@@ -4,6 +4,7 @@ Sources, b11434: ``src/llama-model.cpp:create_memory`` (filters), ``load_arch_hp
 ``src/models/`` (``is_recr_impl``).
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from terazi.models.spec import ModelSpec
@@ -39,9 +40,11 @@ class Recurrent(NamedTuple):
 #: of them all the same, see below.
 _DRAFTS = """
     bailingmoe2 bailingmoe3 cohere2moe deepseek2 deepseek32 deepseek4 dots3note exaone-moe exaone4 glm-dsa glm4
-    glm4moe hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
+    glm4moe glm5-next hy_v3 mimo2 nemotron_h nemotron_h_moe qwen35 qwen35moe qwen3next qwen4exp step35
 """
 _DRAFTING = frozenset(_DRAFTS.split())
+#: These filter nothing by the length of the trunk: their draft blocks keep a cache in the model's own context too.
+_CACHED_DRAFTS = frozenset({"bailingmoe3", "nemotron_h", "nemotron_h_moe"})
 #: What is left out of a draft block where the engine asks for the rest of it without ``TENSOR_SKIP``.
 _LEFT_OUT = (
     *("attn_norm.", "attn_q.", "attn_k.", "attn_v.", "attn_qkv.", "attn_output.", "ffn_norm."),
@@ -54,6 +57,26 @@ _KEPT_OF = {
     "glm-dsa": ("exp_probs_b.bias",),
     "cohere2moe": ("nextn.embed_tokens.", "nextn.shared_head_head.", "nextn.shared_head_norm."),
 }
+
+
+def loop_count(spec: ModelSpec) -> int:
+    """How often the blocks run, one after the other, each time with caches of their own."""
+    loops = spec.metadata.get("nanbeige.num_loops", 1) if spec.architecture == "nanbeige" else 1
+    return loops if isinstance(loops, int) else 1
+
+
+def unrolled(spec: ModelSpec) -> ModelSpec:
+    """*spec* with the blocks that the engine counts, where the file's run several times."""
+    loops = loop_count(spec)
+    if loops == 1:
+        return spec
+    return replace(
+        spec,
+        block_count=spec.block_count * loops,
+        head_count=spec.head_count * loops,
+        head_count_kv=spec.head_count_kv * loops,
+        feed_forward_length=spec.feed_forward_length * loops,
+    )
 
 
 def trunk_length(spec: ModelSpec) -> int:
@@ -109,4 +132,5 @@ def attention_blocks(spec: ModelSpec, recurrent: Recurrent | None) -> tuple[bool
         return tuple(width == 0 for width in spec.feed_forward_length)
     if recurrent and recurrent.layers != "beside":
         flags = tuple(not recurs for recurs in recurrent_blocks(spec, recurrent))
-    return tuple(flag and block < trunk for block, flag in enumerate(flags))
+    keeps = spec.architecture in _CACHED_DRAFTS
+    return tuple(flag and (keeps or block < trunk) for block, flag in enumerate(flags))

@@ -60,13 +60,16 @@ def compute_bound_bytes(
     inputs = 2 * (2 if resolved.flash_attn else 4) * cells * tokens
     if not resolved.flash_attn:
         inputs += 2 * 8 * tokens * max((cache.v_width for cache in caches), default=0)
-    activation = 4 * spec.embedding_length * tokens
+    # hyper-connections keep several residual streams
+    activation = 4 * spec.embedding_length * tokens * max(1, _number(spec, "hyper_connection.count", 1))
     rows = 4 * tokens * sum(t.shape[0] for t in spec.tensors if t.name.startswith("per_layer_token_embd"))
     state = 4 * _state_elements(spec) * resolved.n_seq_max
     # a cache that another device shares, or that stays on the host, is copied whole
     moved = 2 * max((cache.k_bytes + cache.v_bytes for cache in caches), default=0)
     elsewhere = not settings.kv_offload or (len(resolved.devices) > 1 and _shares_caches(spec))
     inner = round(_SLACK * _widest(spec, settings, resolved, caches, cells)) + 4 * state
+    if _number(spec, "attention.relative_buckets_count", 0):
+        inner *= copies  # the bias of the first block goes to every device
     base = copies * (inputs + 4 * activation + rows) + _ACTIVATIONS * activation + 2 * rows
     sizes = {}
     for device in (HOST, *(device.id for device in resolved.devices)):
@@ -128,6 +131,9 @@ def _widest(
     refused = on_host and settings.flash_attn == "auto" and bool(_state_elements(spec))
     if not resolved.flash_attn or refused or _number(spec, "attention.indexer.head_count", 0):
         attention += heads * cells
+    if _number(spec, "attention.relative_buckets_count", 0):
+        # T5: never fused, and every pair of tokens has a bias, besides those of the encoder's output
+        attention += 6 * heads * max(cells, spec.context_length)
     values = 4 * cells * resolved.n_stream * max((c.v_width for c in caches), default=0) if refused else 0
     peaks = [
         3 * inner,

@@ -51,6 +51,14 @@ def index_width(spec: ModelSpec, family: Family, block: int) -> int:
     width = spec.metadata.get(f"{spec.architecture}.attention.indexer.key_length", 0)
     if not family.sparse or not isinstance(width, int):
         return 0
+    if family.sparse == "pools":
+        # a key, its gate and the pooled key; blocks that recur keep none
+        full = spec.metadata.get(f"{spec.architecture}.attention.indexer.types")
+        has_one = not isinstance(full, tuple) or block >= len(full) or bool(full[block])
+        return 3 * width if has_one else 0
+    if family.sparse == "blocks":
+        dense = spec.metadata.get(f"{spec.architecture}.leading_dense_block_count", 0)
+        return width if isinstance(dense, int) and block >= dense else 0
     types = spec.metadata.get(f"{spec.architecture}.attention.indexer.types")
     if spec.architecture != "glm-dsa":
         has_one = True

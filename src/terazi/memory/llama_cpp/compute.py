@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
+from terazi.memory.llama_cpp.adapters import Adapter
 from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, CUDA_ROW_PADDING, alignment_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
@@ -16,9 +17,12 @@ from terazi.memory.llama_cpp.cache_types import is_quantised_cache
 from terazi.memory.llama_cpp.drawings import draw
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import F16, F32, Graph, Node
+from terazi.memory.llama_cpp.hyper_connections import FUSED
 from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.limits import check_graph_size, check_single_sequence
-from terazi.memory.llama_cpp.recurrent import StateLayer
+from terazi.memory.llama_cpp.optimise import Optimised, for_cuda
+from terazi.memory.llama_cpp.recurrent import StateLayer, number
+from terazi.memory.llama_cpp.reorder import for_vulkan
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.scheduler import PIPELINE_COPIES, Scheduler
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -41,6 +45,9 @@ class Setup(NamedTuple):
         backends: device id → backend number; the host has the highest.
         layer_backends: the backend of each block, and of the output.
         by_name: *placements* by the name of the tensor.
+        cut: tensors are shared out to several devices (``-sm tensor``), which are one to the scheduler.
+        adapters: LoRA adapters that are loaded.
+        steered: blocks behind which a control vector is added.
     """
 
     spec: ModelSpec
@@ -51,6 +58,9 @@ class Setup(NamedTuple):
     by_name: Mapping[str, list[Placement]]
     backends: dict[str, int]
     layer_backends: tuple[int, ...]
+    cut: bool
+    adapters: tuple[Adapter, ...] = ()
+    steered: range = range(0)
 
     def draw(
         self,
@@ -70,6 +80,8 @@ class Setup(NamedTuple):
             layer_backends=self.layer_backends,
             by_name=self.by_name,
             blocks=blocks,
+            adapters=tuple(adapter for adapter in self.adapters if adapter.applied),
+            steered=self.steered,
         )
         return sketch, draw(sketch, caches, states)
 
@@ -79,7 +91,25 @@ class Setup(NamedTuple):
             graph,
             backends=len(self.backends),
             copies=PIPELINE_COPIES if pipeline else 1,
-            offloads=offloads(self.devices) if self.settings.op_offload else None,
+            offloads=offloads(self.devices) if self.settings.op_offload and not self.cut else None,
+            optimisers=self._optimisers(),
+        )
+
+    def _optimisers(self) -> dict[int, Callable[[Sequence[Node]], Optimised]]:
+        return {
+            self.backends[device.id]: for_cuda if backend_of(device) in CUDA_LIKE else for_vulkan
+            for device in self.devices
+            if backend_of(device) in CUDA_LIKE | {"vulkan"} and not self.cut
+        }
+
+    def check(self, size: int, resolved: Resolved) -> None:
+        """Refuse a graph of *size* nodes and leaves that the engine would abort on."""
+        check_graph_size(
+            size,
+            self.spec.architecture,
+            tokens=resolved.n_tokens,
+            tensors=len(self.placements),
+            adapted=sum(len(adapter.pairs) for adapter in self.adapters),
         )
 
 
@@ -102,6 +132,7 @@ def setup_of(
         by_name=index_by_name(placements),
         backends=backends,
         layer_backends=tuple(backends[device] for device in resolved.layer_devices),
+        cut=bool(resolved.cut),
     )
 
 
@@ -120,6 +151,9 @@ def batch_of(
         rows=resolved.n_seq_max,
         kept=resolved.kept_states,
         v_transposed=not resolved.flash_attn,
+        context=resolved.n_ctx_seq,
+        all_cells=resolved.n_ctx,
+        micro=resolved.n_ubatch,
         draft_head=resolved.draft_head,
         samples=resolved.samples,
     )
@@ -171,6 +205,8 @@ def compute_bytes(
     placements: tuple[Placement, ...],
     states: tuple[StateLayer, ...] = (),
     pinned: bool = True,
+    adapters: tuple[Adapter, ...] = (),
+    steered: range = range(0),
 ) -> dict[str, int]:
     """Bytes of the compute buffer of the host and of each device in use.
 
@@ -179,25 +215,25 @@ def compute_bytes(
         caches: from ``kv.cache_layers``.
         placements: from ``weights.place_tensors``.
         states: from ``recurrent.state_layers``.
+        adapters: LoRA adapters that are loaded.
+        steered: blocks behind which a control vector is added.
         pinned: False gives llama-fit-params' own estimate, which forgets the devices that norms are pinned to.
 
     Raises:
         UsageError: if the engine would abort over the size of the graph.
     """
     setup = setup_of(spec, family, settings, resolved, placements)
+    setup = setup._replace(adapters=adapters, steered=steered)
     windowed = has_window(spec, family, resolved, caches)
     flash_attn = fuses_attention(setup, resolved, caches, states)
-    size_of = _size_of(resolved.devices)
+    apart = _taken_apart(setup, resolved, caches, states, flash_attn=flash_attn)
+    size_of = sizes_on(resolved.devices)
     sizes = [0] * len(setup.backends)
     for reservation in reservations(spec, resolved, pinned=pinned):
         batch = batch_of(resolved, reservation, flash_attn=flash_attn, pins=pinned, windowed=windowed)
+        batch = batch._replace(taken_apart=apart)
         _, graph = setup.draw(batch, caches, states)
-        check_graph_size(
-            len(graph.nodes) + len(graph.leaves),
-            spec.architecture,
-            tokens=resolved.n_tokens,
-            tensors=len(placements),
-        )
+        setup.check(len(graph.nodes) + len(graph.leaves), resolved)
         reserved = setup.scheduler(graph, pipeline=resolved.pipeline).reserve(size_of)
         sizes = [max(pair) for pair in zip(sizes, reserved, strict=True)]
     return named(setup, sizes)
@@ -222,12 +258,7 @@ def fuses_attention(
     probe = Reservation(slots, slots, slots)
     batch = batch_of(resolved, probe, flash_attn=True, pins=True, windowed=windowed)
     _, graph = setup.draw(batch, caches, states)
-    check_graph_size(
-        len(graph.nodes) + len(graph.leaves),
-        setup.spec.architecture,
-        tokens=resolved.n_tokens,
-        tensors=len(setup.placements),
-    )
+    setup.check(len(graph.nodes) + len(graph.leaves), resolved)
     return runs_beside_caches(setup, resolved, graph, caches)
 
 
@@ -249,6 +280,29 @@ def may_be_refused(settings: LlamaCppSettings, resolved: Resolved, cache_devices
     if given or not resolved.devices:
         return False
     return not cache_devices or HOST in cache_devices
+
+
+def _taken_apart(
+    setup: Setup,
+    resolved: Resolved,
+    caches: tuple[CacheLayer, ...],
+    states: tuple[StateLayer, ...],
+    *,
+    flash_attn: bool,
+) -> frozenset[str]:
+    """Fused operations of hyper connections that would run elsewhere than their layer; they are drawn in steps."""
+    apart: frozenset[str] = frozenset()
+    slots = resolved.n_seq_max
+    windowed = has_window(setup.spec, setup.family, resolved, caches)
+    for kind in FUSED if resolved.devices and number(setup.spec, "hyper_connection.count") else ():
+        probe = Reservation(slots, slots, slots)
+        batch = batch_of(resolved, probe, flash_attn=flash_attn, pins=True, windowed=windowed)
+        sketch, graph = setup.draw(batch._replace(taken_apart=apart), caches, states)
+        setup.check(len(graph.nodes) + len(graph.leaves), resolved)
+        setup.scheduler(graph, pipeline=resolved.pipeline).assign()
+        if any(node.op == kind and node.backend != setup.layer_backends[block] for node, block in sketch.fused):
+            apart |= {kind}
+    return apart
 
 
 def offloads(devices: tuple[Device, ...]) -> Callable[[Node, int], bool] | None:
@@ -276,7 +330,7 @@ def measure_of(devices: tuple[Device, ...]) -> Measure:
     return Measure(bytes_of, (*(alignment_bytes(device) for device in devices), alignment_bytes(None)))
 
 
-def _size_of(devices: tuple[Device, ...]) -> Callable[[Node, int], int]:
+def sizes_on(devices: tuple[Device, ...]) -> Callable[[Node, int], int]:
     bytes_of, alignments = measure_of(devices)
 
     def size_of(node: Node, buffer: int) -> int:

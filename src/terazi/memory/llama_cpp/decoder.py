@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
+from terazi.memory.llama_cpp.blocks import loop_count
 from terazi.memory.llama_cpp.feed_forward import dense, experts, feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
@@ -42,7 +43,9 @@ def draw_decoder(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
             if runs_parallel(sketch, cache.block):
                 x = draw_parallel(sketch, x, position, cache, (inputs[cache.window], rows))
                 continue
-        x = _draw_block(sketch, x, cache, attend_block, rows)
+        x = sketch.steer(_draw_block(sketch, x, cache, attend_block, rows), cache.block)
+        if _ends_loop(sketch, cache.block):
+            x = sketch.norm(x, "output_norm", cache.block)
         if cache.block < sketch.deep_inputs:
             # an image's embedding brings a part for each of the first layers
             x = g.like("add", x, g.view(embedded, x.ne[:2], (embedded.nb[1],)))
@@ -90,6 +93,15 @@ def places(sketch: Sketch) -> int:
     return 4 if sketch.family.sectioned and isinstance(sections, tuple) and any(sections[:2]) else 1
 
 
+def _ends_loop(sketch: Sketch, block: int) -> bool:
+    """Whether the blocks are about to run once more, and the last norm runs in between."""
+    spec = sketch.spec
+    skips = spec.metadata.get(f"{spec.architecture}.skip_loop_final_norm", False)
+    if loop_count(spec) == 1 or skips:
+        return False
+    return (block + 1) % (spec.block_count // loop_count(spec)) == 0 and block + 1 < spec.block_count
+
+
 def draw_logits(sketch: Sketch, hidden: Node) -> None:
     """The output matrix, its bias and the cap on the logits, where the model has them."""
     family = sketch.family
@@ -119,6 +131,10 @@ def _temperature(sketch: Sketch) -> Node | None:
 
 
 def _attention(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Attention:
+    if sketch.family.sparse == "blocks":
+        from terazi.memory.llama_cpp.block_sparse import BlockSparseAttention
+
+        return BlockSparseAttention(sketch).attend
     if sketch.family.sparse:
         from terazi.memory.llama_cpp.sparse_attention import SparseAttention
 

@@ -20,11 +20,10 @@ def delta_net(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     mixed, z = _project(sketch, x, name, scan)
     beta, gate = _gates(sketch, x, name, scan)
 
-    kept = sketch.batch.kept
     past = load(sketch, states.convolved, states.inputs)
     past = g.reshape(past, scan.kernel - 1, scan.channels, slots)
     joined = g.concat(past, g.transpose(mixed), 0)
-    store_tail(sketch, joined, states, kept)
+    store_tail(sketch, joined, states, sketch.batch.kept)
     carried = g.reshape(load(sketch, states.carried, states.inputs), width, width, scan.heads, slots)
     mixed = g.like("unary", g.state_convolution(joined, sketch.need(f"{name}.ssm_conv1d.weight")))
 
@@ -36,18 +35,7 @@ def delta_net(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     q, k = (g.like("scale", g.like("rms_norm", part)) for part in (q, k))
     if sketch.family.recurrent and sketch.family.recurrent.repeats_heads and scan.heads != scan.groups:
         q, k = (_repeat(part, scan, tokens, slots) for part in (q, k))
-    result = g.gated_delta_net(kept, q, k, v, gate, beta, carried)
-    line = 4 * width
-    y = g.view(
-        result,
-        (width, scan.heads, tokens, slots),
-        (line, line * scan.heads, line * scan.heads * tokens),
-    )
-    if kept > 1:
-        store_scanned(sketch, result, states, min(tokens, kept))
-    else:
-        new = g.view(result, (width, width, scan.heads, slots), (line, line * width, line * width * scan.heads))
-        store(sketch, new, g.view(states.carried, (states.carried.ne[0], slots), states.carried.nb[1:2]))
+    y = _scan(sketch, (q, k, v, gate, beta, carried), states)
 
     z = g.reshape(z, width, scan.heads, tokens, slots)
     y = g.like("mul", sketch.norm(y, f"{name}.ssm_norm", block), g.like("unary", z))
@@ -132,6 +120,53 @@ def kimi_delta(sketch: Sketch, x: Node, block: int, states: States) -> Node:
     return g.mul_mat(sketch.need(f"{name}.attn_output.weight"), y)
 
 
+def bailing_delta(sketch: Sketch, x: Node, block: int, states: States) -> Node:
+    """Ling 3's and GLM-5 Next's: decay and gate may be of full rank (``bailingmoe3.cpp``, ``glm5-next.cpp``)."""
+    name, scan, slots = f"blk.{block}", scan_of(sketch.spec), sketch.batch.slots
+    tokens = sketch.batch.tokens
+    past = load(sketch, states.convolved, states.inputs)
+    q, k, v = (_convolved(sketch, x, past, (block, part), states) for part in "qkv")
+    decay = _one_or_two(sketch, x, f"{name}.ssm_f")
+    decay = g.like("add", decay, sketch.need(f"{name}.ssm_dt.bias"))
+    bounded = f"{sketch.spec.architecture}.kda.gate_lower_bound" in sketch.spec.metadata
+    decay = g.reshape(decay if bounded else g.like("unary", decay), scan.state, scan.heads, tokens)
+    decay = g.like("mul", decay, g.reshape(sketch.need(f"{name}.ssm_a"), 1, scan.heads, 1))
+    decay = g.like("scale", g.like("unary", decay)) if bounded else decay
+    decay = g.reshape(decay, *q.ne)
+    beta = g.reshape(g.mul_mat(sketch.need(f"{name}.ssm_beta.weight"), x), 1, *q.ne[1:])
+    beta = g.like("unary", beta)
+    q, k = (g.like("scale", g.like("rms_norm", part)) for part in (q, k))
+    carried = load(sketch, states.carried, states.inputs)
+    carried = g.reshape(carried, scan.state, scan.state, scan.heads, slots)
+    y = g.contiguous(_scan(sketch, (q, k, v, decay, beta, carried), states))
+    gate = g.reshape(_one_or_two(sketch, x, f"{name}.ssm_g"), scan.state, scan.heads, tokens)
+    y = sketch.norm(g.reshape(y, scan.state, scan.heads, tokens), f"{name}.ssm_norm", block)
+    y = g.contiguous(g.like("mul", y, g.like("unary", gate)), scan.inner, tokens)
+    return g.mul_mat(sketch.need(f"{name}.attn_output.weight"), y)
+
+
+def _one_or_two(sketch: Sketch, x: Node, name: str) -> Node:
+    """A matrix of full rank, or two narrow ones."""
+    x = g.mul_mat(sketch.need(f"{name}_a.weight"), x)
+    second = sketch.weight(f"{name}_b.weight")
+    return g.mul_mat(second, x) if second else x
+
+
+def _scan(sketch: Sketch, parts: tuple[Node, ...], states: States) -> Node:
+    """``build_recurrent_attn``: queries, keys, values, decay, beta and state to outputs; new states are written."""
+    kept, carried = sketch.batch.kept, parts[-1]
+    width, heads, tokens, slots = parts[2].ne
+    result = g.gated_delta_net(kept, *parts)
+    line = 4 * width
+    y = g.view(result, (width, heads, tokens, slots), (line, line * heads, line * heads * tokens))
+    if kept > 1:
+        store_scanned(sketch, result, states, min(tokens, kept))
+    else:
+        new = g.view(result, carried.ne, (line, line * width, line * width * heads))
+        store(sketch, new, g.view(states.carried, (states.carried.ne[0], slots), states.carried.nb[1:2]))
+    return y
+
+
 def _convolved(sketch: Sketch, x: Node, past: Node, place: tuple[int, str], states: States) -> Node:
     """One of the three convolutions (``causal_conv1d``); each has a third of the state."""
     block, part = place
@@ -141,7 +176,8 @@ def _convolved(sketch: Sketch, x: Node, past: Node, place: tuple[int, str], stat
     shape = (scan.kernel - 1, scan.inner, slots)
     x = g.mul_mat(sketch.need(f"blk.{block}.attn_{part}.weight"), x)
     x = g.concat(g.view(past, shape, nb), g.transpose(g.reshape(x, scan.inner, tokens, slots)), 0)
-    store(sketch, g.view(x, shape, x.nb[1:3]), g.view(states.convolved, shape, nb))
+    for _ in range(min(tokens, sketch.batch.kept)):
+        store(sketch, g.view(x, shape, x.nb[1:3]), g.view(states.convolved, shape, nb))
     kernel = g.reshape(sketch.need(f"blk.{block}.ssm_conv1d_{part}.weight"), scan.kernel, scan.inner)
     x = g.reshape(g.state_convolution(x, kernel), scan.inner, tokens * slots)
     return g.reshape(g.like("unary", x), scan.state, scan.heads, tokens, slots)

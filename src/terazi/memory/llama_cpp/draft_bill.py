@@ -7,32 +7,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from terazi.memory.bill import Bill, BillLine, LineBasis, Term
-from terazi.memory.llama_cpp.draft import DRAFT, Context, DraftContext
+from terazi.memory.llama_cpp.context import Context
+from terazi.memory.llama_cpp.draft import DRAFT, DraftContext
+from terazi.memory.llama_cpp.draft_checks import hidden_width
 from terazi.memory.llama_cpp.draft_growth import NGRAM, WeighContext, draft_growth, host_line, ngram_growth
-from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.process import second_context_line
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.speculation import ngram_bytes
-from terazi.models.spec import ModelSpec
 
 
-def with_draft(
-    bill: Bill,
-    spec: ModelSpec,
-    settings: LlamaCppSettings,
-    resolved: Resolved,
-    *,
-    draft: DraftContext | None,
-    weigh_context: WeighContext,
-) -> Bill:
-    """*bill* of the model alone, with all that speculation adds.
+def with_draft(bill: Bill, model: Context, draft: DraftContext | None, weigh_context: WeighContext) -> Bill:
+    """*bill* of the *model* alone, with all that speculation adds.
 
     Args:
-        bill, spec, settings, resolved: the model, settled.
+        bill, model: the model, settled.
         draft: the second context, if there is one.
         weigh_context: weighs a context.
     """
+    settings, resolved = model.settings, model.resolved
     if settings.tool not in SERVERS:
         return bill
     known = set(bill.devices())
@@ -51,7 +44,6 @@ def with_draft(
             process.append(_part(second_context_line(draft.spec, draft.resolved, own_weights=draft.own_weights)))
         reasons += [f"Of the draft: {reason}" for reason in second.reasons if reason not in bill.reasons]
     lines += _ngram_lines(settings, resolved)
-    model = Context(spec, settings, resolved, family_of(spec))
     growth += [*draft_growth(bill, model, draft, weigh_context), *ngram_growth(settings, resolved)]
     return replace(
         bill,
@@ -81,7 +73,7 @@ def _head_outputs(draft: DraftContext) -> BillLine:
     logits, probabilities, token and candidates that they are picked from.
     """
     picked = 3 * draft.spec.vocab_size + 1 if draft.resolved.samples else 0
-    size = 4 * draft.resolved.n_seq_max * (draft.spec.embedding_length + picked)
+    size = 4 * draft.resolved.n_seq_max * (hidden_width(draft.spec) + picked)
     note = "hidden states for the next step" + (", and candidates picked on its device" if picked else "")
     return host_line(size, "output-buffer.head", LineBasis.EXACT, note, part=DRAFT)
 

@@ -7,7 +7,7 @@ wanted rows are picked, and in the last norm.
 from typing import NamedTuple
 
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.attention import Position, all_cache_inputs, attend
+from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
 from terazi.memory.llama_cpp.blocks import trunk_length
 from terazi.memory.llama_cpp.decoder import Attention, places
 from terazi.memory.llama_cpp.feed_forward import feed_forward
@@ -36,15 +36,19 @@ class Head(NamedTuple):
 
 #: Architectures whose heads are drawn here.
 HEADS = {
+    "bailingmoe3": Head("latent"),
+    "cohere2moe": Head(),
     "deepseek2": Head("latent"),
     "deepseek32": Head("latent"),
     "glm-dsa": Head("latent"),
     "glm4moe": Head(),
+    "hy_v3": Head(),
     "mimo2": Head(picks="block"),
     "nemotron_h_moe": Head(picks="summed", norm="norm"),
     "qwen35": Head("gated"),
     "qwen35moe": Head("gated"),
     "qwen3next": Head("gated", picks="attended"),
+    "step35": Head(picks="block"),
 }
 
 
@@ -63,16 +67,8 @@ def draw_draft_head(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
 
     hidden = sketch.norm(hidden, f"{name}.nextn.hnorm", block)
     embedded = sketch.norm(embedded, f"{name}.nextn.enorm", block)
-    x = residual = sketch.linear(g.concat(embedded, hidden, 0), f"{name}.nextn.eh_proj")
-    x = _attention(head)(sketch, sketch.norm(x, f"{name}.attn_norm", block), position, cache, inputs)
-    if head.picks == "attended":
-        x, residual = g.get_rows(x, wanted), g.get_rows(residual, wanted)
-    x = g.like("add", x, residual)
-    if head.picks == "summed":
-        x = g.get_rows(x, wanted)
-    inner = x
-    x = sketch.norm(inner, f"{name}.{_ffn_norm(sketch)}", block)
-    x = g.like("add", feed_forward(sketch, x, block), inner)
+    x = sketch.linear(g.concat(embedded, hidden, 0), f"{name}.nextn.eh_proj")
+    x = _draw_block(sketch, head, x, (position, cache, inputs, wanted))
     if head.picks == "block":
         x = g.get_rows(x, wanted)
         x.is_output = True  # the next step starts from it
@@ -83,6 +79,25 @@ def draw_draft_head(sketch: Sketch, caches: tuple[CacheLayer, ...]) -> Graph:
         x = g.get_rows(x, wanted)
     _draw_logits(sketch, x, name)
     return sketch.graph
+
+
+def _draw_block(sketch: Sketch, head: Head, x: Node, given: tuple[Position, CacheLayer, CacheInputs, Node]) -> Node:
+    """The block itself; the last of what is *given* are the rows that are wanted."""
+    position, cache, inputs, wanted = given
+    name, block, residual = f"blk.{cache.block}", cache.block, x
+    if sketch.family.parallel:
+        from terazi.memory.llama_cpp.parallel import draw_parallel
+
+        return draw_parallel(sketch, x, position, cache, (inputs, None))
+    x = _attention(head)(sketch, sketch.norm(x, f"{name}.attn_norm", block), position, cache, inputs)
+    if head.picks == "attended":
+        x, residual = g.get_rows(x, wanted), g.get_rows(residual, wanted)
+    x = g.like("add", x, residual)
+    if head.picks == "summed":
+        x = g.get_rows(x, wanted)
+    inner = x
+    x = sketch.norm(inner, f"{name}.{_ffn_norm(sketch)}", block)
+    return g.like("add", feed_forward(sketch, x, block), inner)
 
 
 def _attention(head: Head) -> Attention:
@@ -112,6 +127,8 @@ def _last_norm(sketch: Sketch, x: Node, name: str, kind: str | None) -> Node:
 def _draw_logits(sketch: Sketch, x: Node, name: str) -> None:
     own = sketch.weight(f"{name}.nextn.shared_head_head.weight")
     logits = g.mul_mat(own or sketch.output_matrix(), x)
+    if sketch.spec.metadata.get(f"{sketch.spec.architecture}.logit_scale"):
+        logits = g.like("scale", logits)
     logits.is_output = True
     sketch.graph.expand(logits)
     if sketch.batch.samples:

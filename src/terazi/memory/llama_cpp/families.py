@@ -133,6 +133,15 @@ FAMILIES = (
         recurrent=Recurrent("kimi_delta"),
     ),
     Family(
+        name="bailingmoe3",
+        architectures=frozenset({"bailingmoe3"}),
+        latent=True,
+        gated=True,
+        sectioned=True,
+        experts=Experts(normalised=False, by_file=True),
+        recurrent=Recurrent("bailing_delta", select_after_norm=True),
+    ),
+    Family(
         name="jamba",
         architectures=frozenset({"jamba"}),
         experts=Experts(normalised=False),
@@ -280,6 +289,30 @@ FAMILIES = (
         drawing="lightning",
     ),
     Family(
+        name="deepseek4",
+        architectures=frozenset({"deepseek4"}),
+        window=SlidingWindow(period=0),
+        experts=Experts(gating="sqrt_softplus", normalised=False, by_file=True),
+        drawing="deepseek4",
+    ),
+    Family(
+        name="glm5-next",
+        architectures=frozenset({"glm5-next"}),
+        latent=True,
+        sparse="pools",
+        experts=Experts(gating="sigmoid", normalised=False, by_file=True),
+        rope="none",
+        recurrent=Recurrent("bailing_delta"),
+        drawing="glm5-next",
+    ),
+    Family(
+        name="minimax-m3",
+        architectures=frozenset({"minimax-m3"}),
+        sparse="blocks",
+        experts=Experts(normalised=False, by_file=True),
+        qk_norm="head",
+    ),
+    Family(
         name="minicpm3",
         architectures=frozenset({"minicpm3"}),
         latent=True,
@@ -288,6 +321,8 @@ FAMILIES = (
         scaled_residuals=True,
         scaled_logits="hidden",
     ),
+    Family(name="plm", architectures=frozenset({"plm"}), latent=True),
+    Family(name="nanbeige", architectures=frozenset({"nanbeige"}), rope_factors=True),
     Family(name="grovemoe", architectures=frozenset({"grovemoe"}), experts=Experts(chunked=True), qk_norm="head"),
     Family(
         name="granite-swa",
@@ -477,6 +512,12 @@ FAMILIES = (
         drawing="diffusion",
     ),
     Family(name="rnd1", architectures=frozenset({"rnd1"}), qk_norm="head", drawing="diffusion"),
+    Family(
+        name="gemma4-assistant",
+        architectures=frozenset({"gemma4-assistant"}),
+        window=SlidingWindow(period=6),
+        drawing="gemma4-assistant",
+    ),
     Family(name="eagle3", architectures=frozenset({"eagle3"}), drawing="eagle3"),
     Family(name="deci", architectures=frozenset({"deci"}), rope_factors=True, drawing="deci"),
     Family(
@@ -502,6 +543,9 @@ def family_of(spec: ModelSpec) -> Family | None:
     family = _BY_ARCHITECTURE.get(spec.architecture)
     if spec.architecture == "mpt" and any(t.name.endswith(_MPT_EXTRAS) for t in spec.tensors):
         return None
+    deep = spec.metadata.get(f"{spec.architecture}.deepstack_mapping")
+    if isinstance(deep, tuple) and any(isinstance(part, int) and part >= 0 for part in deep):
+        return None  # Granite 4 Vision: parts of an image's embedding enter at several layers
     if family and family.recurrent is None and family.drawing != "deci" and 0 in spec.head_count_kv:
         return None
     return family

@@ -27,7 +27,8 @@ class Experts(NamedTuple):
     """How a mixture of experts chooses and weighs (``build_moe_ffn``).
 
     Args:
-        gating: ``soft_max`` over all experts, ``sigmoid``, or ``chosen``: softmax over those chosen.
+        gating: ``soft_max`` over all experts, ``sigmoid``, ``sqrt_softplus``, or ``chosen``: softmax over those
+            chosen.
         normalised: the weights of the chosen are divided by their sum.
         by_file: the file may say otherwise about these two (``expert_gating_func``, ``expert_weights_norm``).
         weigh_input: weights multiply what goes in rather than what comes out.
@@ -81,7 +82,7 @@ class Family(NamedTuple):
         rope_factors: the file may carry frequency factors for RoPE, of all layers or of the ``full`` ones.
         scaled_embeddings: token embeddings are scaled by ``rows``, ``whole`` (``early``: before anything else
             is drawn), ``normed``, or not at all.
-        scaled_logits: logits are scaled, where the file says how or ``always``; with ``hidden`` their input is.
+        scaled_logits: logits are scaled where the file says how, or ``always``, or their source is (``hidden``).
         scaled_queries: queries are scaled before attention.
         residual_first: the last sum of a block names the residual first; with ``attention`` the first sum does.
         select_last: outputs are picked after the last block instead of inside it, or even ``after_norm``.
@@ -93,7 +94,8 @@ class Family(NamedTuple):
             has four places.
         deep_inputs: embeddings of images may have parts for several layers.
         latent: K and V are stored compressed (multi-head latent attention), see ``latent_attention``.
-        sparse: an indexer picks what latent attention looks at, see ``sparse_attention``.
+        sparse: an indexer picks what latent attention looks at, see ``sparse_attention``; or ``blocks`` of what
+            plain attention does, see ``block_sparse``.
         own_kv: blocks from this one on read the cache of an earlier block; a metadata key counts them from the end.
         drawing: which function draws the graph, see ``drawings``.
     """
@@ -125,6 +127,6 @@ class Family(NamedTuple):
     sectioned: bool | str = False
     deep_inputs: bool = False
     latent: bool = False
-    sparse: bool = False
+    sparse: bool | str = False
     own_kv: int | str | None = None
     drawing: str = "decoder"

@@ -14,16 +14,18 @@ _CLAMPING = frozenset({"bailingmoe3", "step35"})
 _NO_LIMIT = 1e-6
 
 
-def feed_forward(sketch: Sketch, x: Node, block: int, logits: Node | None = None) -> Node:
-    """From the normalised input to the sum that is added to the residual. The router's *logits* may come from
-    elsewhere.
+def feed_forward(
+    sketch: Sketch, x: Node, block: int, logits: Node | None = None, *, chosen: Node | None = None
+) -> Node:
+    """From the normalised input to the sum that is added to the residual. The router's *logits*, or which experts
+    are *chosen*, may come from elsewhere.
     """
     name = f"blk.{block}"
     if not sketch.weight(f"{name}.ffn_gate_inp.weight"):
         return dense(sketch, x, name)
     if sketch.family.experts.chunked:
         return _chunked(sketch, x, name)
-    mixed = experts(sketch, x, name, logits)
+    mixed = experts(sketch, x, name, logits, chosen=chosen)
     if sketch.family.experts.beside_dense and sketch.weight(f"{name}.ffn_up.weight"):
         return g.like("scale", g.like("add", dense(sketch, x, name), mixed))
     widen = sketch.weight(f"{name}.ffn_latent_up.weight")
@@ -91,13 +93,20 @@ def _limit(sketch: Sketch, name: str, kind: str) -> float:
 
 
 def experts(
-    sketch: Sketch, x: Node, name: str, logits: Node | None = None, *, kind: str = "exps", choose: int = 0
+    sketch: Sketch,
+    x: Node,
+    name: str,
+    logits: Node | None = None,
+    *,
+    kind: str = "exps",
+    choose: int = 0,
+    chosen: Node | None = None,
 ) -> Node:
-    """``build_moe_ffn``. The router's *logits* may come from elsewhere; *choose* isn't the file's number of experts
-    where those of another *kind* stand for groups.
+    """``build_moe_ffn``. The router's *logits*, or which are *chosen*, may come from elsewhere; *choose* isn't the
+    file's number of experts where those of another *kind* stand for groups.
     """
-    family, used = sketch.family.experts, choose or sketch.spec.expert_used_count
-    weights, chosen = _gate(sketch, x, name, logits, used=used, grouped=kind != "exps")
+    family, used = sketch.family.experts, choose or _experts_used(sketch.spec, name)
+    weights, chosen = _gate(sketch, x, name, logits, used=used, grouped=kind != "exps", chosen=chosen)
     sketch.graph.expand(weights)
     narrow = sketch.weight(f"{name}.ffn_latent_down.weight")
     if narrow:
@@ -124,22 +133,25 @@ def _inner(sketch: Sketch, x: Node, name: str, chosen: Node, kind: str) -> Node:
 
 
 def _gate(
-    sketch: Sketch, x: Node, name: str, logits: Node | None, *, used: int, grouped: bool
+    sketch: Sketch, x: Node, name: str, logits: Node | None, *, used: int, grouped: bool, chosen: Node | None
 ) -> tuple[Node, Node]:
     """The weights of the chosen experts, and which they are; *grouped* chooses the groups of those chosen."""
     family, spec, tokens = experts_of(sketch), sketch.spec, x.ne[1]
     count = spec.expert_count
     logits = logits or sketch.linear(x, f"{name}.ffn_gate_inp")
     values = logits if family.gating == "chosen" else g.like(_GATING[family.gating], logits)
+    if family.gating == "sqrt_softplus":
+        values = g.like("sqrt", values)
     # Hunyuan 3 names it without the suffix
-    bias = sketch.weight(f"{name}.exp_probs_b.bias") or sketch.weight(f"{name}.exp_probs_b")
+    bias = None if chosen else sketch.weight(f"{name}.exp_probs_b.bias") or sketch.weight(f"{name}.exp_probs_b")
     rated = g.like("add", values, bias) if bias else values
     groups = spec.metadata.get(f"{spec.architecture}.expert_group_count", 0)
     if isinstance(groups, int) and groups > 1:
         rated = _best_groups(sketch, rated, groups)
     if family.chunked:
         rated = g.like("unary", logits)
-    chosen = g.top(logits if family.select_by_logits else rated, used)
+    if chosen is None:
+        chosen = g.top(logits if family.select_by_logits else rated, used)
     if grouped:
         chosen = g.cast(g.like("scale", g.cast(chosen, g.F32)), g.I32)
     weights = g.get_rows(g.reshape(values, 1, count, tokens), chosen)
@@ -153,6 +165,17 @@ def _gate(
     if scale not in {0.0, 1.0}:
         weights = g.like("scale", weights)
     return weights, chosen
+
+
+def _experts_used(spec: ModelSpec, name: str) -> int:
+    """How many experts a token takes in this block: files may say so for each (Nemotron's puzzles)."""
+    each = spec.metadata.get(f"{spec.architecture}.expert_used_count")
+    if isinstance(each, tuple):
+        block = int(name.rpartition(".")[2])
+        value = each[block] if block < len(each) else 0
+        if isinstance(value, int) and value > 0:
+            return value
+    return spec.expert_used_count
 
 
 def experts_of(sketch: Sketch) -> Experts:
@@ -185,8 +208,8 @@ def _groups_used(spec: ModelSpec) -> int:
 
 
 #: ``llama_expert_gating_func_type``.
-_BY_NUMBER = {1: "soft_max", 2: "sigmoid", 3: "chosen"}
-_GATING = {"soft_max": "soft_max", "sigmoid": "unary"}
+_BY_NUMBER = {1: "soft_max", 2: "sigmoid", 3: "chosen", 4: "sqrt_softplus"}
+_GATING = {"soft_max": "soft_max", "sigmoid": "unary", "sqrt_softplus": "unary"}
 
 
 def _product(sketch: Sketch, name: str, x: Node, chosen: Node) -> Node:

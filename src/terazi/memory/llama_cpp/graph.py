@@ -43,9 +43,11 @@ class Node:
     ``dense`` tensors were made without strides of their own, so that there are no gaps.
     ``home`` is the backend whose buffer holds a weight or a cache already (None: the allocator places it).
     ``view`` is the tensor whose memory a view shares, followed to its root.
+    ``adapters`` are the LoRA pairs of a weight: products with it are followed by products with them.
     """
 
     __slots__ = (
+        "adapters",
         "address",
         "allocated",
         "backend",
@@ -88,6 +90,7 @@ class Node:
         self.home: int | None = None
         self.is_weight = False
         self.plain_host = False
+        self.adapters: tuple[tuple[Node, Node], ...] = ()
         self.is_input = False
         self.is_output = False
         self.visited = False
@@ -148,14 +151,25 @@ def like(op: str, first: Node, *more: Node) -> Node:
     return Node(op, first.kind, first.ne, (first, *more))
 
 
+def in_place(op: str, first: Node, *more: Node) -> Node:
+    """The same, written over its first source (``ggml_add_inplace``)."""
+    return Node(op, first.kind, first.ne, (first, *more), nb=first.nb, view=first)
+
+
 def mul_mat(weight: Node, x: Node) -> Node:
-    """Matrix product, in 32-bit floats."""
-    return Node("mul_mat", F32, (weight.ne[1], x.ne[1], x.ne[2], x.ne[3]), (weight, x))
+    """Matrix product, in 32-bit floats, and what adapters of the weight add (``build_lora_mm``)."""
+    product = Node("mul_mat", F32, (weight.ne[1], x.ne[1], x.ne[2], x.ne[3]), (weight, x))
+    for a, b in weight.adapters:
+        product = like("add", product, like("scale", mul_mat(b, mul_mat(a, x))))
+    return product
 
 
 def mul_mat_id(weight: Node, x: Node, ids: Node) -> Node:
-    """Matrix product with the experts that *ids* choose for each token."""
-    return Node("mul_mat_id", F32, (weight.ne[1], ids.ne[0], x.ne[2], 1), (weight, x, ids))
+    """Matrix product with the experts that *ids* choose for each token, and what adapters add."""
+    product = Node("mul_mat_id", F32, (weight.ne[1], ids.ne[0], x.ne[2], 1), (weight, x, ids))
+    for a, b in weight.adapters:
+        product = like("add", product, like("scale", mul_mat_id(b, mul_mat_id(a, x, ids), ids)))
+    return product
 
 
 def get_rows(table: Node, ids: Node) -> Node:
@@ -198,6 +212,15 @@ def swap_last(x: Node) -> Node:
     """``ggml_permute(x, 0, 1, 3, 2)``."""
     (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = x.ne, x.nb
     return Node("permute", x.kind, (ne0, ne1, ne3, ne2), (x,), nb=(nb0, nb1, nb3, nb2), view=x)
+
+
+def permute(x: Node, *axes: int) -> Node:
+    """``ggml_permute``: dimension *i* goes to place *axes[i]*."""
+    ne, nb = [0] * 4, [0] * 4
+    for index, axis in enumerate(axes):
+        ne[axis], nb[axis] = x.ne[index], x.nb[index]
+    shape, steps = (ne[0], ne[1], ne[2], ne[3]), (nb[0], nb[1], nb[2], nb[3])
+    return Node("permute", x.kind, shape, (x,), nb=steps, view=x)
 
 
 def transpose(x: Node) -> Node:

@@ -16,7 +16,7 @@ from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.weights import WeightBuffer
+from terazi.memory.llama_cpp.weight_buffers import WeightBuffer
 from terazi.memory.llama_cpp.work import Product, cpu_work_bytes, cuda_work_bytes
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB

@@ -6,8 +6,8 @@ Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
 from terazi.memory.llama_cpp.blocks import Recurrent
-from terazi.memory.llama_cpp.decoder import draw_logits
-from terazi.memory.llama_cpp.delta_net import attend_gated, delta_net, kimi_delta
+from terazi.memory.llama_cpp.decoder import draw_logits, places
+from terazi.memory.llama_cpp.delta_net import attend_gated, bailing_delta, delta_net, kimi_delta
 from terazi.memory.llama_cpp.feed_forward import feed_forward
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheLayer
@@ -25,6 +25,7 @@ _MIXERS = {
     "short_convolution": short_convolution,
     "delta_net": delta_net,
     "kimi_delta": kimi_delta,
+    "bailing_delta": bailing_delta,
 }
 
 
@@ -62,7 +63,8 @@ class _Blocks:
     ) -> None:
         self._sketch, self._recurrent = sketch, recurrent
         self._caches = {cache.block: cache for cache in caches}
-        self._position = Position(sketch.input(g.I32, sketch.batch.tokens * recurrent.positions), None)
+        numbers = max(recurrent.positions, places(sketch))
+        self._position = Position(sketch.input(g.I32, sketch.batch.tokens * numbers), None)
         shared_inputs = all_cache_inputs(sketch, caches)
         self._inputs: CacheInputs | None = shared_inputs[caches[0].window] if caches else None
         if self._inputs and sketch.batch.windowed:

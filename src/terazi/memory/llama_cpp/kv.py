@@ -83,6 +83,8 @@ def cache_layers(
     """
     if spec.architecture in WITHOUT_CACHE:
         return ()
+    if family and family.drawing == "deepseek4" and not resolved.draft_head:
+        return _compressed_layers(spec, family, settings, resolved)
     windows = window_layers(spec, family) if family else (False,) * spec.block_count
     short = window_cells(window_length(spec, family), settings, resolved) if family and any(windows) else 0
     latent = family is not None and stores_latent(spec, family)
@@ -91,6 +93,7 @@ def cache_layers(
     owners = blocks_with_kv(spec, family) if family else spec.block_count
     by_id = {device.id: device for device in resolved.devices}
     attends = attention_blocks(spec, family.recurrent) if family else (True,) * spec.block_count
+    spare = family is not None and family.sparse == "blocks"
     layers: list[CacheLayer] = []
     for block in range(trunk_length(spec) if resolved.draft_head else 0, spec.block_count):
         heads = spec.head_count_kv[block]
@@ -120,10 +123,47 @@ def cache_layers(
                 v_width=v_width,
                 k_bytes=_cache_bytes(by_id.get(device), settings.type_k, k_width, rows)
                 + _cache_bytes(by_id.get(device), settings.type_k, index, rows),
-                v_bytes=_cache_bytes(by_id.get(device), settings.type_v, v_width, rows),
+                v_bytes=_cache_bytes(by_id.get(device), settings.type_v, v_width, rows)
+                # that indexer's cache has room for values too, of one head, which nobody uses
+                + (_cache_bytes(by_id.get(device), settings.type_v, v_head, rows) if spare and index else 0),
                 k_head=k_head,
                 v_head=v_head,
                 index_width=index,
+            )
+        )
+    return tuple(layers)
+
+
+def _compressed_layers(
+    spec: ModelSpec, family: Family, settings: LlamaCppSettings, resolved: Resolved
+) -> tuple[CacheLayer, ...]:
+    """A window of keys in every block, and keys that stand for several tokens; each slot has its own."""
+    from terazi.memory.llama_cpp.compressed_cache import compressors
+
+    apart = resolved._replace(n_stream=resolved.n_seq_max + 1)  # not unified, whatever the command says
+    cells = window_cells(window_length(spec, family), settings, apart)
+    by_id = {device.id: device for device in resolved.devices}
+    layers = []
+    for block in range(spec.block_count):  # the draft block too
+        device = resolved.layer_devices[block] if settings.kv_offload else HOST
+        parts = [(spec.key_length, cells)]
+        parts += [(part.width, part.cells(resolved.n_ctx_seq)) for part in compressors(spec, block)]
+        k_bytes = sum(
+            _cache_bytes(by_id.get(device), settings.type_k, width, length * resolved.n_seq_max)
+            for width, length in parts
+        )
+        layers.append(
+            CacheLayer(
+                block=block,
+                device=device,
+                window=True,
+                cells=cells,
+                k_width=spec.key_length,
+                v_width=0,
+                k_bytes=k_bytes,
+                v_bytes=0,
+                k_head=spec.key_length,
+                v_head=0,
             )
         )
     return tuple(layers)

@@ -27,7 +27,10 @@ def attend_latent(sketch: Sketch, x: Node, position: Position, cache: CacheLayer
     q = _queries(sketch, x, cache.block)
     q = g.reshape(q, q.ne[0] // heads, heads, tokens)
     if stores_latent(sketch.spec, sketch.family):
-        return attend_compressed(sketch, compress(sketch, x, q, position, cache), cache, inputs, inputs.mask)
+        parts = compress(sketch, x, q, position, cache)
+        gate = sketch.weight(f"blk.{cache.block}.attn_gate.weight") if sketch.family.gated else None
+        factor = g.reshape(g.mul_mat(gate, x), 1, heads, tokens) if gate else None
+        return attend_compressed(sketch, parts, cache, inputs, inputs.mask, gate=factor)
     kept, k_turned = _row(sketch, x, position, cache)
     q = _scaled(_turned(sketch, q, position, cache.block), position)
     return attend_cached(sketch, (q, *_decompressed(sketch, kept, k_turned, cache)), cache, inputs)
@@ -52,9 +55,18 @@ def compress(sketch: Sketch, x: Node, q: Node, position: Position, cache: CacheL
 
 
 def attend_compressed(
-    sketch: Sketch, parts: tuple[Node, Node, Node], cache: CacheLayer, inputs: CacheInputs, mask: Node
+    sketch: Sketch,
+    parts: tuple[Node, Node, Node],
+    cache: CacheLayer,
+    inputs: CacheInputs,
+    mask: Node,
+    *,
+    gate: Node | None = None,
 ) -> Node:
-    """``build_attn`` with a cache of K alone: the values are the first part of each row of it."""
+    """``build_attn`` with a cache of K alone: the values are the first part of each row of it.
+
+    A *gate* (1, heads, tokens) multiplies what the heads put out.
+    """
     q, k, v = parts
     rank = v.ne[0]
     for root in (q, v, k):
@@ -63,6 +75,9 @@ def attend_compressed(
     k = view_heads(k_cache, cache.k_head, 1, cache.cells, sketch.batch.streams)
     v = g.view(k, (rank, *k.ne[1:]), k.nb[1:])
     x = multi_head(sketch, (q, k, v), mask, decompress=sketch.need(f"blk.{cache.block}.attn_v_b.weight"))
+    if gate:
+        each = g.reshape(x, x.ne[0] // gate.ne[1], gate.ne[1], x.ne[1])
+        x = g.contiguous(g.like("mul", each, g.like("unary", gate)), *x.ne[:2])
     return sketch.linear(x, f"blk.{cache.block}.attn_output")
 
 

@@ -7,6 +7,7 @@ count that they divide, one bit decides where a layer goes.
 
 import struct
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
@@ -27,14 +28,7 @@ def select_devices(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> t
         return ()
     chosen = devices
     if settings.devices:
-        by_id = {device.id.casefold(): device for device in devices}
-        for name in settings.devices:
-            if name.casefold() not in by_id:
-                raise UsageError(
-                    f"The machine has no device {name}.",
-                    hint=f"It has: {', '.join(device.id for device in devices) or 'no accelerator'}.",
-                )
-        chosen = tuple(by_id[name.casefold()] for name in settings.devices)
+        chosen = tuple(find_device(name, devices) for name in settings.devices)
     if settings.split_mode == "none" and chosen:
         if settings.main_gpu < 0:
             return ()
@@ -45,6 +39,21 @@ def select_devices(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> t
             )
         chosen = (chosen[settings.main_gpu],)
     return chosen
+
+
+def find_device(name: str, devices: Sequence[Device]) -> Device:
+    """The device *name*, in any case.
+
+    Raises:
+        UsageError: if it isn't there.
+    """
+    for device in devices:
+        if device.id.casefold() == name.casefold():
+            return device
+    raise UsageError(
+        f"The machine has no device {name}.",
+        hint=f"It has: {', '.join(device.id for device in devices) or 'no accelerator'}.",
+    )
 
 
 def gpu_layers(settings: LlamaCppSettings, block_count: int) -> int:
@@ -67,29 +76,30 @@ def assign_layers(settings: LlamaCppSettings, devices: tuple[Device, ...], block
     points = _split_points(settings, devices)
     ids = [HOST] * start
     for index in range(offloaded):
-        ids.append(devices[bisect_right(points, _f32(index / offloaded))].id)
+        ids.append(devices[bisect_right(points, round_to_float(index / offloaded))].id)
     return tuple(ids)
 
 
 def _split_points(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> list[float]:
     """Cumulative shares, as 32-bit floats; by free memory where ``-ts`` says nothing."""
-    shares = [_f32(share) for share in settings.tensor_split[: len(devices)]]
+    shares = [round_to_float(share) for share in settings.tensor_split[: len(devices)]]
     shares += [0.0] * (len(devices) - len(shares))
     if not any(shares):
-        shares = [_f32(device.memory_free_bytes) for device in devices]
+        shares = [round_to_float(device.memory_free_bytes) for device in devices]
     total = 0.0
     points = []
     for share in shares:
-        total = _f32(total + share)
+        total = round_to_float(total + share)
         points.append(total)
     if total <= 0:
         raise UsageError(
             "No device reports free memory, so the layers can't be shared out.",
             hint="Say how with -ts, e.g. -ts 1,1.",
         )
-    return [_f32(point / total) for point in points]
+    return [round_to_float(point / total) for point in points]
 
 
-def _f32(value: float) -> float:
+def round_to_float(value: float) -> float:
+    """*value* as a 32-bit float."""
     rounded: float = struct.unpack("f", struct.pack("f", value))[0]
     return rounded

@@ -51,7 +51,7 @@ def misfit(spec: ModelSpec) -> ModelFileError:
     )
 
 
-def check_graph_size(size: int, architecture: str, *, tokens: int, tensors: int) -> None:
+def check_graph_size(size: int, architecture: str, *, tokens: int, tensors: int, adapted: int = 0) -> None:
     """Refuse what the engine would abort on.
 
     Args:
@@ -59,12 +59,13 @@ def check_graph_size(size: int, architecture: str, *, tokens: int, tensors: int)
         architecture: of the model.
         tokens: of the largest micro-batch.
         tensors: that the engine creates, duplicates included.
+        adapted: weights that LoRA adapters modify; each gets room of its own.
 
     Raises:
         UsageError: if the graph has more nodes and leaves than the scheduler has places.
     """
     a_token, a_tensor = _ROOMIER.get(architecture, (0, 8))
-    room = max(1024, a_token * tokens, a_tensor * tensors)
+    room = max(1024, a_token * tokens, a_tensor * tensors) + (0 if a_token else 6 * adapted)
     places = _PLACES[bisect_left(_PLACES, room)] if room <= _PLACES[-1] else room
     if size > places:
         raise UsageError(

@@ -15,7 +15,8 @@ from terazi.memory.bill import HOST, BillLine, LineBasis, Memory, Term
 from terazi.memory.llama_cpp.buffers import PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, WeightBuffer, uses_mmap
+from terazi.memory.llama_cpp.weight_buffers import WeightBuffer
+from terazi.memory.llama_cpp.weights import BufferKind, uses_mmap
 from terazi.units import MIB, pad
 
 #: ``LLAMA_DIRECT_IO_BUFFER_SIZE``, and the block of a file system as a rule (``st_blksize``).

@@ -8,7 +8,7 @@ Sources, b11434: ``src/llama-memory-recurrent.cpp:llama_memory_recurrent`` (tens
 from typing import NamedTuple
 
 from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.blocks import recurrent_blocks
+from terazi.memory.llama_cpp.blocks import recurrent_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import allocation_bytes
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.resolve import Resolved
@@ -62,6 +62,8 @@ def state_layers(
     """One entry for each block that keeps recurrent state. Draft heads have none."""
     if resolved.draft_head:
         return ()
+    if family.drawing == "deepseek4":
+        return _compressor_states(spec, settings, resolved)
     r_width, s_width = _widths(spec)
     by_id = {device.id: device for device in resolved.devices}
     layers = []
@@ -75,6 +77,30 @@ def state_layers(
             for width in (r_width, s_width)
         )
         layers.append(StateLayer(block, device, r_width, s_width, sum(sizes)))
+    return tuple(layers)
+
+
+def _compressor_states(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...]:
+    """What DeepSeek V4's compressors carry from batch to batch: values (R) and scores (S) of open spans."""
+    from terazi.memory.llama_cpp.compressed_cache import compressors
+
+    by_id = {device.id: device for device in resolved.devices}
+    layers = []
+    for block in range(trunk_length(spec)):
+        parts = compressors(spec, block)
+        width = sum(part.state_width * part.state_rows for part in parts)
+        device = resolved.layer_devices[block] if settings.kv_offload else HOST
+        planes = resolved.n_seq_max * resolved.kept_states
+        size = sum(
+            2
+            * allocation_bytes(
+                by_id.get(device), "f32", (part.state_width, part.state_rows * planes), 4 * n * planes
+            )
+            for part in parts
+            for n in (part.state_width * part.state_rows,)
+        )
+        if parts:
+            layers.append(StateLayer(block, device, width, width, size))
     return tuple(layers)
 
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.abridge import Run, abridge
-from terazi.memory.llama_cpp.blocks import trunk_length
+from terazi.memory.llama_cpp.blocks import loop_count, trunk_length
 from terazi.memory.llama_cpp.cache_types import CACHE_TYPES
 from terazi.memory.llama_cpp.compute import (
     Reservation,
@@ -30,8 +30,7 @@ from terazi.memory.llama_cpp.dims import Condition, Trace, Values, monomial
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer
-from terazi.memory.llama_cpp.limits import check_graph_size
-from terazi.memory.llama_cpp.recurrent import StateLayer
+from terazi.memory.llama_cpp.recurrent import StateLayer, number
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.sketch import Batch, Sketch
@@ -41,12 +40,14 @@ from terazi.models.spec import ModelSpec
 
 #: Drawings whose blocks may stand for each other: each is drawn from what it is, not from how many there are.
 _ABRIDGED = frozenset({"decoder", "gemma4"})
+#: Drawings that are recorded at all; the others look at more than their caches and the batch.
+_PLAYED = _ABRIDGED | {"gemma3n", "encoder", "diffusion", "rwkv"}
 #: Tokens a slot are counted in so many where they come out even: chunked scans round up to it.
 _CHUNK = 64
 
 
 #: The variables of a drawing: cells of the full cache and of the window cache in units, tokens a slot (in units),
-#: outputs, slots.
+#: outputs, slots; the sixth is the micro-batch.
 _FULL, _WINDOW, _TOKENS, _OUTPUTS, _SLOTS = range(5)
 _COUNT_OUTPUTS = frozenset({monomial(_OUTPUTS), monomial(_SLOTS)})
 
@@ -196,6 +197,7 @@ class Replays:
         self._numbers: dict[Hashable, int] = {}
         self._layouts = 0
         self._patience = patience
+        self._plays = plays(spec, family)
 
     def layout(self, settings: LlamaCppSettings, resolved: Resolved, placements: tuple[Placement, ...]) -> Layout:
         """A layout of this model."""
@@ -209,7 +211,7 @@ class Replays:
             UsageError: if the engine would abort over the size of the graph.
         """
         setup, resolved = asked.layout.setup, asked.resolved
-        if self._patience > 0:
+        if self._patience > 0 or not self._plays:
             self._patience -= 1
             return compute_bytes(
                 self._spec,
@@ -224,9 +226,7 @@ class Replays:
         sizes: list[int] = []
         for reservation in reservations(self._spec, resolved):
             peaks, parts = self._reserve(asked, reservation, fused=fused)
-            check_graph_size(
-                parts, self._spec.architecture, tokens=resolved.n_tokens, tensors=len(setup.placements)
-            )
+            setup.check(parts, resolved)
             sizes = [max(pair) for pair in zip(sizes, peaks, strict=True)] if sizes else peaks
         return named(setup, sizes)
 
@@ -250,12 +250,7 @@ class Replays:
             fused = runs_beside_caches(setup, resolved, drawing.graph, drawing.caches)
             probe = _Probe(tuple(trace.conditions), fused, parts, repeated)
             known.append(probe)
-        check_graph_size(
-            _all_parts(probe.parts, probe.repeated, scene),
-            self._spec.architecture,
-            tokens=resolved.n_tokens,
-            tensors=len(setup.placements),
-        )
+        setup.check(_all_parts(probe.parts, probe.repeated, scene), resolved)
         return probe.fused
 
     def _reserve(self, asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[list[int], int]:
@@ -371,13 +366,13 @@ def _kind_of(asked: Weighed, reservation: Reservation, *, fused: bool) -> tuple[
     unified = 1 if resolved.n_stream == 1 else 0
     kind = _Kind(
         _Form(each, as_many, reservation.slots == rows),
-        batch._replace(tokens=0, outputs=0, slots=0, rows=0, streams=unified),
+        batch._replace(tokens=0, outputs=0, slots=0, rows=0, streams=unified, context=0, all_cells=0, micro=0),
         settings.embedding,
         _type_key(settings.type_k, exact=layout.exact_types),
         _type_key(settings.type_v, exact=layout.exact_types),
     )
     full = resolved.n_ctx_seq // CELLS
-    return kind, batch, (full, max(1, window // CELLS), count, 1 if as_many else outputs, rows)
+    return kind, batch, (full, max(1, window // CELLS), count, 1 if as_many else outputs, rows, resolved.n_ubatch)
 
 
 def _draw(
@@ -385,7 +380,7 @@ def _draw(
 ) -> _Drawing:
     """A graph of *kind*, of all blocks or only of *blocks*, with variables in place of numbers."""
     form, caches, states = kind.form, asked.caches(), asked.states
-    full, window, tokens, outputs, slots = (trace.variable(i, value) for i, value in enumerate(variables))
+    full, window, tokens, outputs, slots, micro = (trace.variable(i, value) for i, value in enumerate(variables))
     if blocks is not None:
         shown = frozenset(blocks)
         caches = tuple(cache for cache in caches if cache.block in shown)
@@ -398,6 +393,9 @@ def _draw(
         streams=kind.batch.streams or slots,
         slots=slots if form.all_slots else 1,
         rows=slots,
+        context=CELLS * full,
+        all_cells=CELLS * full * (kind.batch.streams or slots),
+        micro=micro,
     )
     sketch, graph = asked.layout.setup._replace(settings=asked.settings).draw(batch, caches, states, blocks)
     return _Drawing(sketch, graph, caches)
@@ -415,6 +413,12 @@ def _type_key(name: str, *, exact: bool) -> str | int:
     """Cache types that make the same graph, and the same sizes of what isn't the cache itself."""
     kind = CACHE_TYPES[name]
     return name if exact else 0 if kind.block_size > 1 else kind.block_bytes
+
+
+def plays(spec: ModelSpec, family: Family) -> bool:
+    """Whether recordings are made of this model: its drawing takes all sizes from the batch and the caches."""
+    plain = family.drawing in _PLAYED and family.sparse in {False, True}
+    return plain and loop_count(spec) == 1 and not number(spec, "hyper_connection.count")
 
 
 def _blocks_of(spec: ModelSpec, family: Family, caches: tuple[CacheLayer, ...]) -> Sequence[int] | None:

@@ -6,7 +6,8 @@ refuses), ``tools/server/server.cpp`` and ``server-context.cpp:server_output_lim
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
@@ -45,6 +46,40 @@ _ROLLS_BACK = frozenset(
 
 #: ``llama_init_from_model`` switches flash attention off for these.
 _NEVER_FUSED = frozenset({"grok"})
+#: Their graph hands values over without heads, which only the cache of a run without flash attention can store.
+_ABORTS_FUSED = frozenset({"plm"})
+
+#: ``llm_arch_supports_sm_tensor``: their tensors can't be cut.
+_NEVER_CUT: Final = frozenset(
+    (
+        *(
+            "grok",
+            "mpt",
+            "plamo2",
+            "minicpm3",
+            "gemma3n",
+            "mamba",
+            "mamba2",
+            "jamba",
+            "falcon-h1",
+            "olmo2",
+            "olmoe",
+        ),
+        *(
+            "deepseek2",
+            "deepseek32",
+            "hy_v4",
+            "dots3note",
+            "glm-dsa",
+            "bitnet",
+            "t5",
+            "nemotron_h",
+            "nemotron_h_moe",
+        ),
+        *("granitehybrid", "minimax-01", "minimax-m2", "minimax-m3", "mistral4", "kimi-linear", "bailingmoe3"),
+        *("kimi-k3", "glm5-next", "qwen3tts"),
+    )
+)
 
 
 class Resolved(NamedTuple):
@@ -59,6 +94,7 @@ class Resolved(NamedTuple):
         layer_devices: device id (or ``bill.HOST``) of each block; the last entry is the output layer.
         full_offload: every layer and the output are to be offloaded, if devices are there.
         pipeline: four copies of each graph input are kept (several devices, all layers offloaded).
+        cut: the devices that share every tensor (``-sm tensor``); ``devices`` then holds the first of them alone.
         kept_states: recurrent states a slot: the last, and those that a rejected draft goes back to.
         draft_head: the context is that of the model's own draft head, beside the one of the model.
         samples: tokens are picked in the graph (``--spec-draft-backend-sampling``).
@@ -77,6 +113,7 @@ class Resolved(NamedTuple):
     layer_devices: tuple[str, ...]
     full_offload: bool
     pipeline: bool
+    cut: tuple[Device, ...] = ()
     kept_states: int = 1
     draft_head: bool = False
     samples: bool = False
@@ -98,11 +135,12 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
 
 
 class Shares(NamedTuple):
-    """What ``-ngl``, ``-ts``, ``-sm`` and their like decide: the first three of the fields of ``Resolved``."""
+    """What ``-ngl``, ``-ts``, ``-sm`` and their like decide: fields of ``Resolved``."""
 
     devices: tuple[Device, ...]
     layer_devices: tuple[str, ...]
     full_offload: bool
+    cut: tuple[Device, ...]
 
 
 def share_out(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> Shares:
@@ -112,11 +150,18 @@ def share_out(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device
         UsageError: for devices or a split mode that llama.cpp itself refuses.
     """
     chosen = select_devices(settings, devices)
-    _check_split_mode(settings, chosen)
+    _check_split_mode(spec.architecture, settings, chosen)
+    cut: tuple[Device, ...] = ()
+    if settings.split_mode == "tensor":
+        # several devices are one to all rules but those of tensor_split.py
+        cut, chosen = chosen, chosen[:1]
     return Shares(
         devices=chosen,
-        layer_devices=assign_layers(settings, chosen, spec.block_count),
+        layer_devices=assign_layers(
+            replace(settings, tensor_split=()) if cut else settings, chosen, spec.block_count
+        ),
         full_offload=gpu_layers(settings, spec.block_count) > spec.block_count,
+        cut=cut,
     )
 
 
@@ -126,6 +171,10 @@ def resolve_figures(spec: ModelSpec, settings: LlamaCppSettings, shared_out: Cal
     Raises:
         UsageError: for what llama.cpp itself refuses.
     """
+    if spec.architecture in _ABORTS_FUSED and settings.flash_attn != "off":
+        raise UsageError(
+            f"llama.cpp would abort: it can't run {spec.architecture} with flash attention.", hint="Use -fa off."
+        )
     slots, unified = _slots(settings)
     wanted = _wanted_context(spec, settings, 1 if unified else slots)
     n_ubatch_asked = settings.n_ubatch or settings.n_batch
@@ -148,7 +197,7 @@ def resolve_figures(spec: ModelSpec, settings: LlamaCppSettings, shared_out: Cal
             f"A batch of {n_batch} tokens is too small for {slots} slots: llama.cpp would abort.",
             hint=f"Use -b {max(2, slots)} or more, a context that is at least as long, or fewer slots with -np.",
         )
-    chosen, layer_devices, full = shared_out()
+    chosen, layer_devices, full, cut = shared_out()
     tokens = min(n_ctx, n_ubatch)
     return Resolved(
         n_ctx=n_ctx,
@@ -163,6 +212,7 @@ def resolve_figures(spec: ModelSpec, settings: LlamaCppSettings, shared_out: Cal
         devices=chosen,
         layer_devices=layer_devices,
         full_offload=full,
+        cut=cut,
         pipeline=len(chosen) > 1 and full and _allows_pipeline(settings),
         kept_states=1 + (settings.speculation.states_back if spec.architecture in _ROLLS_BACK else 0),
     )
@@ -174,14 +224,24 @@ def _allows_pipeline(settings: LlamaCppSettings) -> bool:
     return settings.split_mode == "layer" and settings.kv_offload and not moved
 
 
-def _check_split_mode(settings: LlamaCppSettings, devices: tuple[Device, ...]) -> None:
-    """``make_gpu_buft_list``: only SYCL still has buffers that are split by rows."""
+def _check_split_mode(architecture: str, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> None:
+    """By rows: ``make_gpu_buft_list``; only SYCL still has such buffers. By tensors: ``llama_init_from_model``."""
     lacking = [device.id for device in devices if device.backend.lower() != "sycl"]
     if settings.split_mode == "row" and lacking:
         raise UsageError(
             f"llama.cpp {BUILD} can't split a model by rows on {', '.join(lacking)}.",
             hint="Use -sm layer, or -sm tensor.",
         )
+    if settings.split_mode != "tensor":
+        return
+    if architecture in _NEVER_CUT:
+        raise UsageError(
+            f"llama.cpp {BUILD} can't cut the tensors of {architecture} models (-sm tensor).", hint="Use -sm layer."
+        )
+    if not devices:
+        raise UsageError("-sm tensor needs a device to run on.", hint="Use -sm layer, or name a device with -dev.")
+    if settings.flash_attn == "off":
+        raise UsageError("-sm tensor needs flash attention.", hint="Drop -fa off, or use -sm layer.")
 
 
 def check_cache_types(spec: ModelSpec, settings: LlamaCppSettings) -> None:

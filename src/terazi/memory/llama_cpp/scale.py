@@ -12,9 +12,11 @@ from operator import attrgetter
 from terazi.hardware.machine import Device
 from terazi.memory.bill import Bill, BillLine
 from terazi.memory.companion import Companion
-from terazi.memory.llama_cpp.bill import context_lines, weigh
+from terazi.memory.llama_cpp.bill import kept_lines, weigh
+from terazi.memory.llama_cpp.blocks import unrolled
 from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.cache_rules import window_length
+from terazi.memory.llama_cpp.context import Context
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.kv import (
     CacheGroup,
@@ -29,7 +31,8 @@ from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.replay import Layout, Replays, Weighed
 from terazi.memory.llama_cpp.resolve import Resolved, Shares, check_cache_types, resolve_figures, share_out
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.weights import Placement, WeightBuffer, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
+from terazi.memory.llama_cpp.weights import Placement, place_tensors
 from terazi.models.spec import ModelSpec
 
 #: Settings that move no tensor of the model. Every other one, also one that is new, makes a layout of its own.
@@ -64,7 +67,8 @@ class Scale:
     def __init__(
         self, spec: ModelSpec, devices: tuple[Device, ...], isa: frozenset[str], *, patience: int = 2
     ) -> None:
-        self.spec, self.devices, self.isa = spec, devices, isa
+        self.spec, self.devices, self.isa = unrolled(spec), devices, isa
+        spec = self.spec
         self.family = family_of(spec)
         self._replays = Replays(spec, self.family, patience) if self.family else None
         self._window = window_length(spec, self.family) if self.family else 0
@@ -72,7 +76,7 @@ class Scale:
         self._shares: dict[Hashable, tuple[int, Shares]] = {}
         self._weights: dict[int, tuple[tuple[Placement, ...], tuple[WeightBuffer, ...]]] = {}
         self._layouts: dict[int, Layout] = {}
-        self._samples: dict[Hashable, tuple[CacheLayer, ...]] = {}
+        self._samples: dict[Hashable, tuple[CacheLayer, ...] | None] = {}
         self._caches: dict[Hashable, tuple[tuple[CacheLayer, ...], tuple[CacheGroup, ...]]] = {}
         self._states: dict[Hashable, tuple[StateLayer, ...] | None] = {}
         #: the number of the layout that is being weighed
@@ -84,7 +88,7 @@ class Scale:
         Raises:
             UsageError: for settings that llama.cpp itself refuses.
         """
-        return weigh(self.spec, settings, self.devices, self.isa, companions, workings=self)
+        return weigh(self.spec, settings, self.devices, self.isa, companions, kept=self)
 
     def lines(self, settings: LlamaCppSettings) -> tuple[BillLine, ...]:
         """The ``lines`` of a bill without companions or speculation, and nothing else of it.
@@ -94,7 +98,10 @@ class Scale:
             ModelFileError: for a file whose tensors aren't what its architecture needs.
         """
         try:
-            return context_lines(self.spec, settings, self.resolve(settings), self)
+            resolved = self.resolve(settings)
+            if resolved.cut:
+                return self.weigh(settings).lines
+            return kept_lines(Context(self.spec, settings, resolved, self.family), self)
         except MISFITS as error:
             raise misfit(self.spec) from error
 
@@ -130,11 +137,17 @@ class Scale:
         found = self._caches.get(key)
         if found is None:
             # which blocks there are, and how wide, hangs on flash attention alone
-            sample = self._samples.get((self._at, resolved.flash_attn))
-            if sample is None:
+            place = self._at, resolved.flash_attn
+            if place not in self._samples:
                 sample = cache_layers(self.spec, self.family, settings, resolved)
-                self._samples[self._at, resolved.flash_attn] = sample
-            caches = resized_caches(sample, settings, resolved, short)
+                # some families count otherwise
+                plain = resized_caches(sample, settings, resolved, short) == sample
+                self._samples[place] = sample if plain else None
+            known = self._samples[place]
+            if known is None:
+                caches = cache_layers(self.spec, self.family, settings, resolved)
+            else:
+                caches = resized_caches(known, settings, resolved, short)
             found = self._caches[key] = caches, cache_groups(caches)
         return found
 
@@ -147,13 +160,17 @@ class Scale:
             self._states[key] = state_layers(self.spec, self.family, settings, resolved)
         return self._states[key]
 
+    def placements(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[Placement, ...]:
+        """Where tensors lie."""
+        return self._placed(settings, resolved)[0]
+
     def buffers(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[WeightBuffer, ...]:
         """Where tensors lie, by buffer."""
         return self._placed(settings, resolved)[1]
 
     def compute_bytes(self, settings: LlamaCppSettings, resolved: Resolved) -> Mapping[str, int]:
         """Compute buffers by device."""
-        placements = self._placed(settings, resolved)[0]
+        placements = self.placements(settings, resolved)
         if self._replays is None:
             caches = self.caches(settings, resolved)
             return compute_bound_bytes(self.spec, settings, resolved, caches, placements)

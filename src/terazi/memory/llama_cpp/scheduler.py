@@ -1,18 +1,22 @@
 """Replays ggml's backend scheduler: which backend runs which node, where the graph is cut, what is copied.
 
 Source: ``ggml/src/ggml-backend.cpp:ggml_backend_sched_split_graph``, build b11434. Every backend is taken to
-support every operation of these graphs. Backends are numbered in the engine's order; the last is the CPU.
+support every operation of these graphs, but for what a caller names. Backends are numbered in the engine's order;
+the last is the CPU.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from terazi.memory.llama_cpp.allocator import Allocator
 from terazi.memory.llama_cpp.graph import VIEW_OPS, Graph, Node
+from terazi.memory.llama_cpp.optimise import Optimised
 
 #: ``GGML_SCHED_MAX_COPIES``: how often each input is kept in pipeline mode.
 PIPELINE_COPIES = 4
 #: These don't follow their weights: the weights are too small to decide by.
 _NOT_BY_WEIGHT = frozenset({"rope", "flash_attn"})
+_NONE: Mapping[int, Callable[[Sequence[Node]], Optimised]] = MappingProxyType({})
 
 
 class _Split:
@@ -33,15 +37,26 @@ class Scheduler:
         backends: number of backends, the CPU included.
         copies: 4 in pipeline mode, else 1.
         offloads: whether a backend takes over an operation whose weights lie in host memory.
+        optimisers: what a backend does to its parts of the graph before they are placed, for those that do.
+        lacks: whether an accelerator lacks an operation; the CPU then runs it.
     """
 
     def __init__(
-        self, graph: Graph, *, backends: int, copies: int = 1, offloads: Callable[[Node, int], bool] | None = None
+        self,
+        graph: Graph,
+        *,
+        backends: int,
+        copies: int = 1,
+        offloads: Callable[[Node, int], bool] | None = None,
+        optimisers: Mapping[int, Callable[[Sequence[Node]], Optimised]] = _NONE,
+        lacks: Callable[[Node], bool] | None = None,
     ) -> None:
         self._graph = graph
         self._cpu = backends - 1
         self._copies = copies
         self._offloads = offloads
+        self._optimisers = optimisers
+        self._lacks = lacks
 
     def reserve(self, size_of: Callable[[Node, int], int]) -> list[int]:
         """Bytes of each backend's compute buffer, for tensors that take ``size_of(node, backend)``."""
@@ -60,6 +75,10 @@ class Scheduler:
         self._assign()
         return [self._backend(node) for node in self._graph.nodes if node.op == "flash_attn"]
 
+    def assign(self) -> None:
+        """Give every node its backend."""
+        self._assign()
+
     # passes 1 to 4: a backend for every node
 
     def _assign(self) -> None:
@@ -68,6 +87,8 @@ class Scheduler:
             if node.backend is None:
                 node.backend = self._given(node)
         real = [node for node in graph.nodes if node.op not in VIEW_OPS]
+        left = [node for node in real if self._lacks(node)] if self._lacks else []
+        real = [node for node in real if node not in left] if left else real
         for order in (real, real[::-1]):
             current: int | None = None
             for node in order:
@@ -82,6 +103,8 @@ class Scheduler:
                     node.backend = current
                 else:
                     current = node.backend
+        for node in left:
+            node.backend = cpu
         for node in graph.nodes:
             if node.backend is None and node.view is not None:
                 node.backend = node.view.backend
@@ -183,8 +206,15 @@ class Scheduler:
                 # keeps the source alive until the copy is made
                 yield Node("none", src.kind, src.ne, (src,), nb=src.nb, view=src), self._backend(src)
                 yield copies[split.backend][0], split.backend
-            for node in nodes[split.start : split.end]:
+            part = nodes[split.start : split.end]
+            optimise = self._optimisers.get(split.backend)
+            if optimise is None:
+                yield from ((node, self._backend(node)) for node in part)
+                continue
+            optimised = optimise(part)
+            for node in optimised.nodes:
                 yield node, self._backend(node)
+                yield from ((keeper, split.backend) for keeper in optimised.keepers(node))
 
     def _leaf_order(self, splits: Sequence[_Split], inputs: Sequence[Node]) -> Iterator[tuple[Node, int]]:
         for leaf in inputs:

@@ -42,6 +42,12 @@ class LlamaCppSettings:
         embedding: ``--embedding``.
         fit: False with ``--fit off``.
         speculation: ``--spec-type`` and all that belongs to it.
+        mmproj_offload: False with ``--no-mmproj-offload``.
+        mmproj_device: ``--mmproj-device``; empty follows ``-dev``, ``none`` is the host.
+        image_max_tokens: ``--image-max-tokens``; 0 is the projector's own limit.
+        mtmd_batch_tokens: ``--mtmd-batch-max-tokens``; 0 is the engine's default.
+        vector_range: ``--control-vector-layer-range``; 0 is the first block but one, and the last.
+        warmup: False with ``--no-warmup``: a projector's graph is reserved with the first image only.
     """
 
     tool: str = "llama-server"
@@ -74,6 +80,12 @@ class LlamaCppSettings:
     ctx_checkpoints: int | None = None
     embedding: bool = False
     fit: bool = True
+    mmproj_offload: bool = True
+    mmproj_device: str = ""
+    image_max_tokens: int = 0
+    mtmd_batch_tokens: int = 0
+    vector_range: tuple[int, int] = (0, 0)
+    warmup: bool = True
     speculation: Speculation = NO_SPECULATION
 
     @property

@@ -10,12 +10,16 @@ from typing import NamedTuple
 
 from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
-from terazi.memory.llama_cpp.blocks import trunk_length
+from terazi.memory.llama_cpp.adapters import Adapter, place_adapter
+from terazi.memory.llama_cpp.blocks import loop_count, trunk_length
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import BufferKind, Placement
 from terazi.models.spec import ModelSpec
+
+#: These take no batch of tokens and embeddings (``llm_arch_supports_mixed_batch``).
+_NEVER_MIXED = frozenset({"cogvlm", "deepseek4", "granite_switch"})
 
 
 class Batch(NamedTuple):
@@ -30,6 +34,9 @@ class Batch(NamedTuple):
         pin_norms: whether norms are pinned to the device of their layer.
         slots: sequences in the batch; ``rows`` are those that the memory has room for.
         kept: recurrent states a slot, the last and those to go back to.
+        context: cells that one sequence may use; ``all_cells`` are those of all.
+        micro: the largest micro-batch.
+        taken_apart: fused operations drawn step by step, as they would run elsewhere than their layer.
         v_transposed: whether V is stored one element a row, as it is where flash attention is off from the start.
         draft_head: the draft head is drawn, not the model.
         samples: tokens are picked in the graph.
@@ -45,6 +52,10 @@ class Batch(NamedTuple):
     rows: int = 1
     kept: int = 1
     v_transposed: bool = False
+    context: int = 0
+    all_cells: int = 0
+    micro: int = 0
+    taken_apart: frozenset[str] = frozenset()
     draft_head: bool = False
     samples: bool = False
 
@@ -65,6 +76,8 @@ class Sketch:
         placements: where the weights are.
         backends: device id → backend number; the host has the highest.
         layer_backends: the backend of each block, and of the output.
+        adapters: LoRA adapters that are applied.
+        steered: blocks behind which a control vector is added.
         by_name: *placements*, if somebody has sorted them by name already.
         blocks: which blocks are drawn; None is all that run.
     """
@@ -79,6 +92,8 @@ class Sketch:
         placements: tuple[Placement, ...],
         backends: dict[str, int],
         layer_backends: tuple[int, ...],
+        adapters: tuple[Adapter, ...] = (),
+        steered: range = range(0),
         by_name: Mapping[str, list[Placement]] | None = None,
         blocks: Sequence[int] | None = None,
     ) -> None:
@@ -86,6 +101,10 @@ class Sketch:
         self.backends, self.layer_backends = backends, layer_backends
         self.blocks = range(trunk_length(spec)) if blocks is None else blocks
         self.graph = Graph()
+        #: the tokens' numbers, an input of the graph
+        self.tokens = self.input(g.I32, batch.tokens)
+        #: fused operations whose place the engine looks at, with their block
+        self.fused: list[tuple[Node, int]] = []
         self._norm_kind = family.norm
         if family.norm == "by_file":
             rms = spec.metadata.get(f"{spec.architecture}.attention.layer_norm_rms_epsilon")
@@ -93,18 +112,48 @@ class Sketch:
         deep = spec.metadata.get(f"{spec.architecture}.n_deepstack_layers", 0) if family.deep_inputs else 0
         #: so many layers take a part of an image's embedding each, besides the first
         self.deep_inputs = deep if isinstance(deep, int) else 0
-        self._placed = index_by_name(placements) if by_name is None else by_name
         #: by name; the copy of a tied embedding that serves as output matrix is the last of its name
         self._weights: dict[str, list[Node]] = {}
+        self._placed = index_by_name(placements) if by_name is None else by_name
         #: which block a weight belongs to
         self.block_of: dict[Node, int] = {}
+        self._pairs: dict[str, list[tuple[Node, Node]]] = {}
+        for adapter in adapters:
+            self._adapt(adapter, placements)
+        loops = loop_count(spec)
+        #: blocks that run again have the weights of those of the first time
+        self._period = spec.block_count // loops if loops > 1 else 0
+        self._steered = steered
 
     def _nodes(self, name: str) -> list[Node]:
         """All copies of the weight *name*; they become tensors when they are first asked for."""
         nodes = self._weights.get(name)
+        if nodes is None and self._period and name.startswith("blk."):
+            _, block, rest = name.split(".", 2)
+            first = f"blk.{int(block) % self._period}.{rest}"
+            nodes = self._weights[name] = self._made(name) if first == name else self._nodes(first)
         if nodes is None:
-            nodes = self._weights[name] = [self._weight_node(placement) for placement in self._placed.get(name, ())]
+            nodes = self._weights[name] = self._made(name)
         return nodes
+
+    def _made(self, name: str) -> list[Node]:
+        nodes = [self._weight_node(placement) for placement in self._placed.get(name, ())]
+        pairs = tuple(self._pairs.get(name, ()))
+        if pairs:
+            for node in nodes:
+                node.adapters = pairs
+        return nodes
+
+    def _adapt(self, adapter: Adapter, placements: tuple[Placement, ...]) -> None:
+        placed = place_adapter(adapter, placements)
+        for first, second in zip(placed[::2], placed[1::2], strict=True):
+            pair = []
+            for half in (first, second):
+                shape = half.tensor.shape
+                node = g.leaf((shape[0], half.tensor.n_bytes // prod(shape[1:])), *shape)
+                node.home = self.backends[half.device]
+                pair.append(node)
+            self._pairs.setdefault(first.weight, []).append((pair[0], pair[1]))
 
     def _weight_node(self, placement: Placement) -> Node:
         shape = placement.tensor.shape
@@ -117,6 +166,14 @@ class Sketch:
         if placement.tensor.block is not None:
             self.block_of[node] = placement.tensor.block
         return node
+
+    def steer(self, x: Node, block: int) -> Node:
+        """``build_cvec``: what the control vector adds behind *block*."""
+        if block not in self._steered:
+            return x
+        row = g.leaf(g.F32, self.spec.embedding_length)
+        row.home = self.layer_backends[block]
+        return g.like("add", x, row)
 
     def weight(self, name: str) -> Node | None:
         """The weight *name*, or None if the model has none."""
@@ -160,14 +217,18 @@ class Sketch:
 
         def look_up(ids: Node) -> Node:
             rows = g.get_rows(table, ids)
+            for a, b in table.adapters:
+                rows = g.like("add", rows, g.like("scale", g.mul_mat(b, g.get_rows(a, ids))))
             return Node("pad", g.F32, (given_width, *rows.ne[1:]), (rows,)) if self.deep_inputs else rows
 
         given = self.input(g.F32, given_width, tokens)
-        x = look_up(self.input(g.I32, tokens))
-        mixed_ids, mixed_slots = self.input(g.I32, tokens), self.input(g.I64, tokens)
-        mixed = g.like("dup", self.input(g.F32, given_width, tokens))
-        branch = g.set_rows(mixed, look_up(mixed_ids), mixed_slots)
-        for root in (x, given, branch):
+        x = look_up(self.tokens)
+        roots = [x, given]
+        if self.spec.architecture not in _NEVER_MIXED:
+            mixed_ids, mixed_slots = self.input(g.I32, tokens), self.input(g.I64, tokens)
+            mixed = g.like("dup", self.input(g.F32, given_width, tokens))
+            roots.append(g.set_rows(mixed, look_up(mixed_ids), mixed_slots))
+        for root in roots:
             self.graph.expand(root)
         if self.deep_inputs:
             x = g.view(x, (width, tokens), (x.nb[1],))

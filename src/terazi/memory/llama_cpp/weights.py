@@ -1,35 +1,33 @@
-"""The weights: which buffer each tensor goes to, and how large each buffer gets.
+"""The weights: which buffer each tensor goes to.
 
 Sources, b11434: ``src/llama-model-loader.cpp:create_tensor`` (choice of the buffer, duplicates, overrides),
-``src/llama-model.cpp:make_cpu_buft_list`` and ``load_tensors`` (order of preference, mapped buffers),
-``get_mapping_range`` (a mapped buffer reaches from its first to its last tensor in the file).
+``src/llama-model.cpp:make_cpu_buft_list`` and ``load_tensors`` (order of preference, mapping).
 """
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from enum import StrEnum
 from typing import NamedTuple
 
 from terazi.errors import UsageError
-from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.blocks import kept_of_drafts, loaded_blocks
-from terazi.memory.llama_cpp.buffers import HOST_ALIGNMENT, PINNED_HOST, allocation_bytes, backend_of
+from terazi.memory.llama_cpp.buffers import PINNED_HOST, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.repack import amx_bytes, is_repacked, multiplies
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec, Tensor
-from terazi.units import pad
 
 #: ``common/common.h:LLM_FFN_EXPS_REGEX``, b11434, and the same for one block.
 _EXPERTS = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 _EXPERTS_OF = r"blk\.{}\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 #: Tensors that are read once for each token, from host memory.
-_INPUT = ("token_embd", "per_layer_token_embd", "position_embd", "token_types")
+_INPUT = ("masked_embd", "token_embd", "per_layer_token_embd", "position_embd", "token_types")
 #: Tensors without a block number that belong to the first block (in LFM2 ``token_embd_norm`` is the output norm).
-_FIRST_BLOCK = ("token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
+_FIRST_BLOCK = ("nextn.pre_projection", "token_embd_norm", "per_layer_model_proj", "per_layer_proj_norm")
 #: These create the output matrix before the embedding, so that a tied one is not shared but made twice.
 _OUTPUT_FIRST = frozenset({"gemma3n", "gemma4"})
 #: Encoders have no output matrix; BitNet multiplies with the embedding where it is; drafts that lack one use the
@@ -65,6 +63,10 @@ _ROW_TYPES = frozenset(
 _SHARED = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
+#: What a borrowed tensor's name begins with where the borrower has one of that name.
+LENT = "target."
+
+
 class BufferKind(StrEnum):
     """What kind of buffer holds a tensor. The first is the CPU's plain one, mapped from the file where possible."""
 
@@ -82,24 +84,6 @@ class Placement(NamedTuple):
     tensor: Tensor
     device: str
     kind: BufferKind
-
-
-class WeightBuffer(NamedTuple):
-    """One buffer of weights.
-
-    ``tensor_bytes`` is what its tensors need. A mapped buffer may span more, ``buffer_bytes`` in all: of that,
-    ``gap_bytes`` belong to no mapped buffer's tensors. ``largest_bytes`` is its largest tensor, as in the file, and
-    ``products`` are the types and shapes of the matrices that every token of a batch is multiplied with.
-    """
-
-    device: str
-    kind: BufferKind
-    tensor_bytes: int
-    buffer_bytes: int
-    mapped: bool
-    gap_bytes: int
-    largest_bytes: int
-    products: frozenset[tuple[str, tuple[int, ...]]]
 
 
 def place_tensors(
@@ -126,51 +110,19 @@ def place_tensors(
 
 
 def borrowed_placements(spec: ModelSpec, lender: tuple[Placement, ...]) -> tuple[Placement, ...]:
-    """The embedding and the output matrix of *lender*'s model, as far as a draft *spec* has none of its own."""
+    """The embedding and the output matrix of *lender*'s model, as far as a draft *spec* has none of its own.
+
+    Gemma 4's assistants have their own and look tokens up in the model's all the same: that one is renamed.
+    """
     own = {tensor.name for tensor in spec.tensors}
     embeddings = [placement for placement in lender if placement.tensor.name == "token_embd.weight"]
+    if spec.architecture == "gemma4-assistant":
+        return tuple(p._replace(tensor=replace(p.tensor, name=LENT + p.tensor.name)) for p in embeddings[:1])
     outputs = [placement for placement in lender if placement.tensor.name == "output.weight"] or embeddings[-1:]
     return (
         *(embeddings[:1] if "token_embd.weight" not in own else ()),
         *(outputs if "output.weight" not in own else ()),
     )
-
-
-def weight_buffers(
-    placements: tuple[Placement, ...], settings: LlamaCppSettings, resolved: Resolved, isa: frozenset[str]
-) -> tuple[WeightBuffer, ...]:
-    """The buffers that *placements* make, host first."""
-    groups: dict[tuple[str, BufferKind], list[Tensor]] = {}
-    for placement in placements:
-        groups.setdefault((placement.device, placement.kind), []).append(placement.tensor)
-    by_id = {device.id: device for device in resolved.devices}
-    mapped = {
-        key: tensors for key, tensors in groups.items() if _maps(settings, resolved, by_id.get(key[0]), key[1])
-    }
-    buffers = []
-    for key, tensors in sorted(groups.items(), key=lambda group: group[0][0] != HOST):
-        where, kind = key
-        device = by_id.get(where)
-        needed = sum(_bytes(tensor, device, kind, isa) for tensor in tensors)
-        span = _mapped_bytes(tensors) if key in mapped else needed
-        # what another buffer maps is counted there, and a tensor that is there twice is mapped once
-        others = [tensor for other, there in mapped.items() if other != key and key in mapped for tensor in there]
-        reach = span - _inside(tensors, others)
-        # a mapping ends with its last tensor; the tensors' own sizes include padding behind it
-        needed = min(needed, pad(reach, HOST_ALIGNMENT))
-        buffers.append(
-            WeightBuffer(
-                device=where,
-                kind=kind,
-                tensor_bytes=needed,
-                buffer_bytes=span,
-                mapped=key in mapped,
-                gap_bytes=max(0, reach - needed),
-                largest_bytes=max(tensor.n_bytes for tensor in tensors),
-                products=_products(tensors),
-            )
-        )
-    return tuple(buffers)
 
 
 def _uses(tensor: Tensor, spec: ModelSpec, resolved: Resolved) -> Iterator[tuple[str, bool]]:
@@ -205,7 +157,7 @@ def _is_lazy(spec: ModelSpec, tensor: Tensor, settings: LlamaCppSettings, resolv
 def _with_factors(spec: ModelSpec, layer_devices: tuple[str, ...]) -> tuple[str, ...]:
     """The devices of the blocks that use shared tables: all, or those that see everything (``gemma4.cpp``)."""
     family = family_of(spec)
-    if family is None or spec.architecture != "gemma4":
+    if family is None or spec.architecture not in {"gemma4", "gemma4-assistant"}:
         return layer_devices[:-1]
     windows = window_layers(spec, family)
     return tuple(device for device, window in zip(layer_devices, windows, strict=False) if not window)
@@ -280,52 +232,3 @@ def uses_mmap(settings: LlamaCppSettings, resolved: Resolved) -> bool:
 def _shares_memory(resolved: Resolved) -> bool:
     """Whether an integrated GPU is there that can't work on a mapped file."""
     return any(d.unified_memory and backend_of(d) in {"cuda", "rocm", "vulkan", "opencl"} for d in resolved.devices)
-
-
-def _maps(settings: LlamaCppSettings, resolved: Resolved, device: Device | None, kind: BufferKind) -> bool:
-    if kind is BufferKind.LAZY:
-        return True
-    if not uses_mmap(settings, resolved):
-        return False
-    return kind is BufferKind.PLAIN or (kind is BufferKind.DEVICE and backend_of(device) == "metal")
-
-
-def _bytes(tensor: Tensor, device: Device | None, kind: BufferKind, isa: frozenset[str]) -> int:
-    payload = tensor.n_bytes
-    if kind is BufferKind.AMX:
-        payload = amx_bytes(tensor, isa) or payload
-    return allocation_bytes(device, tensor.dtype, tensor.shape, payload)
-
-
-def _products(tensors: list[Tensor]) -> frozenset[tuple[str, tuple[int, ...]]]:
-    """The output matrix is left out: few tokens of a batch come to it."""
-    kinds = {(tensor.dtype, tensor.shape): tensor for tensor in tensors if tensor.block is not None}
-    return frozenset(kind for kind, tensor in kinds.items() if multiplies(tensor))
-
-
-def _mapped_bytes(tensors: list[Tensor]) -> int:
-    return sum(end - start for start, end in _spans(tensors).values())
-
-
-def _spans(tensors: list[Tensor]) -> dict[int, tuple[int, int]]:
-    """File part → where the first of *tensors* begins and the last ends."""
-    spans: dict[int, tuple[int, int]] = {}
-    for tensor in tensors:
-        part, start, end = tensor.file_index, tensor.offset, tensor.offset + tensor.n_bytes
-        known = spans.get(part, (start, end))
-        spans[part] = (min(known[0], start), max(known[1], end))
-    return spans
-
-
-def _inside(tensors: list[Tensor], others: list[Tensor]) -> int:
-    """Bytes of *others* that lie in what a mapping of *tensors* spans."""
-    if not others:
-        return 0
-    spans, own = _spans(tensors), {tensor.name for tensor in tensors}
-    return sum(
-        other.n_bytes
-        for other in {tensor.name: tensor for tensor in others}.values()
-        if other.name not in own
-        and other.file_index in spans
-        and spans[other.file_index][0] <= other.offset < spans[other.file_index][1]
-    )

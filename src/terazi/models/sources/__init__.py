@@ -5,10 +5,10 @@ Does I/O; imported only by ``service`` and ``cli``. Reads headers, never weights
 """
 
 from terazi.models.sources.demo import demo_path
-from terazi.models.sources.local import load_path
+from terazi.models.sources.local import load_local_companion, load_path
 from terazi.models.spec import ModelSpec
 
-__all__ = ["demo_path", "load_model"]
+__all__ = ["demo_path", "load_companion", "load_model"]
 
 # The client of the hub and the readers of rarer formats are imported when they are needed: start-up counts.
 
@@ -40,3 +40,18 @@ def load_model(argument: str) -> ModelSpec:
 
         return load_ollama(argument, origin=argument).spec
     return load_path(argument, origin=argument)
+
+
+def load_companion(argument: str, part: str, *, origin: str) -> ModelSpec:
+    """The header of a file that goes beside a model (``mmproj``, ``lora``, ``control-vector``): here or on the hub.
+
+    Raises:
+        UsageError: there is no such file.
+        SourceError: it is elsewhere and can't be reached.
+        ModelFileError: it can't be read, or is no file of that kind.
+    """
+    if argument.startswith("hf:"):
+        from terazi.models.sources.hub import load_hub_companion
+
+        return load_hub_companion(argument, part, origin=origin)
+    return load_local_companion(argument, part, origin=origin)

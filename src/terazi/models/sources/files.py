@@ -67,6 +67,15 @@ def is_directory(path: str) -> bool:
         return False
 
 
+def exists(path: str) -> bool:
+    """Whether anything is at *path*."""
+    try:
+        os.stat(path)  # noqa: PTH116 - see above
+    except (OSError, ValueError):
+        return False
+    return True
+
+
 def listing(folder: str) -> list[str]:
     """Names in *folder*, sorted; empty if it can't be listed."""
     try:

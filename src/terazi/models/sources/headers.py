@@ -1,7 +1,7 @@
 """The bytes of headers, and twins made of them.
 
-``HeaderBytes`` is what a source gives: the first bytes of one of a model's files. A file on this machine is read; a
-source whose files lie elsewhere brings its own.
+``HeaderBytes`` is what a source gives: the first bytes of one of a model's files. ``header_bytes`` reads them again
+where they came from: on this machine, or by the same range requests elsewhere.
 """
 
 import os
@@ -16,8 +16,27 @@ from terazi.models.twin import twin_files
 #: (file, n) → its first n bytes.
 HeaderBytes: TypeAlias = Callable[[ModelFile, int], bytes]
 
+#: How the paths of files begin that aren't on this machine.
+_ELSEWHERE = ("hf:", "https://", "http://")
 #: A header is a few MiB; of one that is larger than this, no twin is made.
 _MOST = 1 << 30
+
+
+def header_bytes(file: ModelFile, n_bytes: int) -> bytes:
+    """The first *n_bytes* of *file*, wherever it lies.
+
+    Raises:
+        ModelFileError: it can't be read, or is shorter by now.
+        SourceError: it lies elsewhere and can't be reached.
+    """
+    if not file.path.startswith(_ELSEWHERE):
+        return local_header(file, n_bytes)
+    from terazi.models.sources.hub import read_head
+
+    head = read_head(file.path, n_bytes)
+    if len(head) < n_bytes:
+        raise ModelFileError(f"{display(file.path)} has become shorter while it was read.", hint="Weigh it again.")
+    return head
 
 
 def local_header(file: ModelFile, n_bytes: int) -> bytes:
@@ -40,7 +59,7 @@ def local_header(file: ModelFile, n_bytes: int) -> bytes:
     return head
 
 
-def write_twin(spec: ModelSpec, folder: str, header: HeaderBytes = local_header) -> str:
+def write_twin(spec: ModelSpec, folder: str, header: HeaderBytes = header_bytes) -> str:
     """Write the twin of *spec* into *folder*; returns the path of its first file.
 
     Raises:

@@ -16,6 +16,7 @@ from huggingface_hub import HfApi, constants, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
 from terazi.errors import ModelFileError, SourceError, UsageError
+from terazi.models.companions import build_companion
 from terazi.models.from_config import build_config_spec
 from terazi.models.from_gguf import build_spec as build_gguf_spec
 from terazi.models.from_safetensors import INDEX_LIMIT_BYTES, build_spec, check_index, read_index
@@ -23,7 +24,15 @@ from terazi.models.gguf import GgufHeader
 from terazi.models.gguf import read_header as read_gguf
 from terazi.models.gguf_window import display
 from terazi.models.hf_config import CONFIG_LIMIT_BYTES, HfConfig, parse_config
-from terazi.models.hub import HubReference, choose_gguf, choose_projector, parse_page, parse_reference, quants
+from terazi.models.hub import (
+    PREFIX,
+    HubReference,
+    choose_gguf,
+    choose_projector,
+    parse_page,
+    parse_reference,
+    quants,
+)
 from terazi.models.layout import (
     CONFIG,
     INDEX_SUFFIX,
@@ -36,7 +45,7 @@ from terazi.models.layout import (
 from terazi.models.safetensors import FIRST_BYTES, SafetensorsHeader
 from terazi.models.safetensors import read_header as read_safetensors
 from terazi.models.sources.files import opened, read_whole
-from terazi.models.sources.local import load_path
+from terazi.models.sources.local import load_local_companion, load_path
 from terazi.models.sources.parallel import each
 from terazi.models.sources.remote import FIRST_BYTES as GGUF_FIRST_BYTES
 from terazi.models.sources.remote import RemoteFile, refused
@@ -65,10 +74,25 @@ def load_hub(text: str, *, origin: str) -> ModelSpec:
         return _load_file(reference.of(file, commit), file, names, origin=origin)
     if reference.quant is not None:
         raise _no_such_quant(reference, names)
-    choice = choose_files(names)
+    # folders of a repository hold the same weights in another layout, or another part's
+    choice = choose_files([name for name in names if "/" not in name])
     if choice is None:
         raise _nothing_there(reference, names)
     return _load_safetensors(reference.of("", commit), names, choice, origin=origin)
+
+
+def load_hub_companion(text: str, part: str, *, origin: str) -> ModelSpec:
+    """The file *text* of a repository that goes beside a model: ``mmproj``, ``lora`` or ``control-vector``.
+
+    Raises:
+        UsageError, SourceError, ModelFileError: as ``load_hub``; or it is no file of that kind.
+    """
+    reference = parse_reference(text)
+    cached = _cached(reference, reference.file or "")
+    if cached is not None:
+        return load_local_companion(cached, part, origin=origin)
+    with _open(reference, reference.file or "") as remote:
+        return build_companion(read_gguf(remote.fetch, remote.size, str(reference)), part, origin=origin)
 
 
 def load_url(url: str, *, origin: str) -> ModelSpec:
@@ -88,6 +112,17 @@ def load_url(url: str, *, origin: str) -> ModelSpec:
         )
     query = url.removeprefix(path)
     return _load_gguf(path, lambda part: RemoteFile(get_session(), part + query, {}, label=part), origin=origin)
+
+
+def read_head(name: str, n_bytes: int) -> bytes:
+    """The first *n_bytes* of a GGUF file that isn't here, by the name that its ``ModelFile`` has.
+
+    Raises:
+        SourceError: it can't be reached, or is another file by now.
+    """
+    remote = _open_part(name) if name.startswith(PREFIX) else RemoteFile(get_session(), name, {}, label=name)
+    with remote:
+        return remote.fetch(0, n_bytes)
 
 
 def projector_of(text: str) -> str | None:

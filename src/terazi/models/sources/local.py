@@ -62,6 +62,20 @@ def load_gguf(path: str, *, origin: str) -> ModelSpec:
     return build_spec(parts, origin=origin)
 
 
+def load_local_companion(path: str, part: str, *, origin: str) -> ModelSpec:
+    """The GGUF file in *path* that goes beside a model: ``mmproj``, ``lora`` or ``control-vector``.
+
+    Raises:
+        UsageError: there is no such file.
+        ModelFileError: it can't be read, or is no file of that kind.
+    """
+    from terazi.models.companions import build_companion
+
+    if not path:
+        raise UsageError(f"The path of the {part} file is empty.", hint="Give a .gguf file.")
+    return build_companion(_read(os.path.abspath(path), 0), part, origin=origin)  # noqa: PTH100 - see above
+
+
 def _read(path: str, file_index: int) -> GgufHeader:
     with opened(path) as (fetch, size):
         return read_header(fetch, size, path, file_index=file_index)

@@ -134,7 +134,8 @@ class Store:
                 "(SELECT (count(*) + 1) / 2 FROM reconciliation))"
             ).rowcount
             db.execute("COMMIT")
-            db.execute("PRAGMA incremental_vacuum").fetchall()
+            # as a script: execute() would step it once, which gives back a single page
+            db.executescript("PRAGMA incremental_vacuum")
             if dropped <= 0:
                 break
 
@@ -248,7 +249,7 @@ def _pragma(db: sqlite3.Connection, name: str) -> int:
 
 
 def _pages_bytes(db: sqlite3.Connection) -> int:
-    return _pragma(db, "page_count") * _pragma(db, "page_size")
+    return (_pragma(db, "page_count") - _pragma(db, "freelist_count")) * _pragma(db, "page_size")
 
 
 @contextmanager

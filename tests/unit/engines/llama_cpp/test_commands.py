@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from terazi.engines.llama_cpp.arguments import settings_argv
 from terazi.engines.llama_cpp.commands import Command, parse_command
+from terazi.engines.llama_cpp.extra_files import as_typed
 from terazi.errors import UsageError
 from terazi.memory.llama_cpp.layers import ALL_LAYERS
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -142,7 +144,7 @@ def test_context_a_slot_sizes_the_pool_when_no_context_is_given() -> None:
 
 
 def test_what_is_not_weighed_is_said() -> None:
-    notes = read("llama-server -m a.gguf --mmproj b.gguf -lcs c.bin --lora d.gguf").notes
+    notes = read("llama-server -m a.gguf --mmproj-url http://b -lcs c.bin --pooling mean").notes
     assert len(notes) == 3
     assert all(note.startswith("Not in the bill") for note in notes)
 
@@ -236,3 +238,68 @@ def test_a_draft_from_a_repository_is_named_as_one() -> None:
     (chosen,) = read("llama-server -m a.gguf --hf-repo-draft org/small -md draft.gguf").extra_files
     assert (alone.part, alone.path) == ("draft", "hf:org/small:Q8_0")
     assert chosen.path == "hf:org/small:draft.gguf"
+    # a repository may have a draft beside the model
+    text = "llama-server -hf org/model --no-mmproj --spec-type draft-mtp"
+    (note,) = read(text).notes
+    assert "draft-mtp" in note
+    assert not read(f"{text} -md head.gguf").notes
+
+
+def test_projectors_and_adapters_are_named_with_their_parts() -> None:
+    command = read(
+        "llama-server -m a.gguf -mm old.gguf --mmproj p.gguf --lora x.gguf,y.gguf --lora-scaled z.gguf:0 "
+        "--control-vector v.gguf --control-vector-scaled w.gguf:-0.5 --control-vector-layer-range 3 9 "
+        "--no-mmproj-offload --image-max-tokens 512 --no-warmup"
+    )
+    assert [(file.part, file.path, file.scale) for file in command.extra_files] == [
+        ("mmproj", "p.gguf", 1.0),
+        ("lora", "x.gguf", 1.0),
+        ("lora", "y.gguf", 1.0),
+        ("lora", "z.gguf", 0.0),
+        ("control-vector", "v.gguf", 1.0),
+        ("control-vector", "w.gguf", -0.5),
+    ]
+    settings = command.settings
+    assert (settings.vector_range, settings.image_max_tokens, settings.warmup) == ((3, 9), 512, False)
+    assert not settings.mmproj_offload
+    assert command.notes == ()
+
+
+def test_a_device_for_the_projector_switches_its_offloading() -> None:
+    assert read("llama-server -m a -mm p -mmdev none").settings.mmproj_offload is False
+    assert read("llama-server -m a -mm p --no-mmproj-offload -mmdev CUDA1").settings.mmproj_offload is True
+    by_variable = read("llama-server -m a -mm p", MTMD_BACKEND_DEVICE="CUDA1").settings
+    assert by_variable.mmproj_device == "CUDA1"
+    assert read("llama-server -m a", LLAMA_ARG_MMPROJ="p.gguf").extra_files[0].path == "p.gguf"
+
+
+@pytest.mark.parametrize("value", ["x.gguf", "x.gguf:", "x.gguf:a", ":1", "x:y:1", "x.gguf:nan"])
+def test_a_scaled_adapter_needs_its_factor(value: str) -> None:
+    with pytest.raises(UsageError):
+        read(f"llama-server -m a.gguf --lora-scaled {value}")
+
+
+def test_what_is_typed_back_is_read_alike() -> None:
+    command = read(
+        "llama-server -m a.gguf --mmproj p.gguf --lora-scaled z.gguf:0.25 --control-vector-layer-range 3 9 "
+        "--control-vector v.gguf --rpc h:1 -mmdev RPC0 --image-max-tokens 99 --mtmd-batch-max-tokens 5 --no-warmup"
+    )
+    argv = settings_argv(command.settings, "a.gguf", [as_typed(file) for file in command.extra_files])
+    again = parse_command(argv)
+    assert again.extra_files == command.extra_files
+    assert replace(again.settings, fit=True) == command.settings
+
+
+@pytest.mark.parametrize("flag", ["-dev", "-mmdev", "-devd"])
+def test_a_servers_device_is_named_behind_the_server(flag: str) -> None:
+    # the engine looks devices up while it reads
+    assert read(f"llama-server -m a.gguf --rpc h:1 {flag} RPC0").settings.rpc == ("h:1",)
+    with pytest.raises(UsageError, match="--rpc"):
+        read(f"llama-server -m a.gguf {flag} RPC0 --rpc h:1")
+
+
+def test_what_a_projector_switches_off_is_said() -> None:
+    flags = "--context-shift --cache-reuse 256"
+    assert len(read(f"llama-server -m a.gguf --mmproj p.gguf {flags}").notes) == 2
+    assert read(f"llama-server -m a.gguf {flags}").notes == ()
+    assert read("llama-server -m a.gguf --mmproj p.gguf --no-context-shift").notes == ()

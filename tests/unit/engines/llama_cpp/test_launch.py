@@ -74,7 +74,7 @@ speculation_strategy = st.builds(
     n_max=st.integers(0, 64),
     backend_sampling=st.booleans(),
     n_gpu_layers=st.none() | st.integers(0, 200),
-    devices=st.lists(st.sampled_from(["CUDA0", "RPC1", "none"]), max_size=2, unique=True).map(tuple),
+    devices=st.lists(st.sampled_from(["CUDA0", "CUDA1", "none"]), max_size=2, unique=True).map(tuple),
     type_k=st.sampled_from(sorted(CACHE_TYPES)),
     type_v=st.sampled_from(sorted(CACHE_TYPES)),
     override_tensor=st.lists(st.just(("exps", "CPU")), max_size=2).map(tuple),

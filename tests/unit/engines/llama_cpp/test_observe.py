@@ -177,3 +177,14 @@ def test_text_of_a_model_in_braces_is_quoted_as_it_is() -> None:
 @given(st.text(max_size=300))
 def test_any_text_is_read(text: str) -> None:
     read(text + "\n")
+
+
+def test_buffers_beside_the_model_are_told_from_its_own() -> None:
+    reader = LogReader()
+    reader.feed(
+        "llama_adapter_lora_init_impl: CPU_Mapped LoRA buffer size =     3.52 MiB\n"
+        "reserve_compute_meta:        CPU compute buffer size =     0.86 MiB\n"
+        "sched_reserve:        CPU compute buffer size =    16.64 MiB\n"
+    )
+    found = [(buffer.term, buffer.device) for buffer in reader.report.buffers]
+    assert found == [("adapter", "Host"), ("encoder", "Host"), ("compute", "Host")]

@@ -9,7 +9,8 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Bill, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bill import weigh
-from terazi.memory.llama_cpp.draft import settle, speculation_notes, vocabulary_mismatch
+from terazi.memory.llama_cpp.draft import settle, speculation_notes
+from terazi.memory.llama_cpp.draft_checks import vocabulary_mismatch
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.speculation import Speculation
 from terazi.models.spec import MetadataValue, ModelSpec, Tensor

@@ -1,10 +1,12 @@
 """Defaults and clamps. Expected figures are those that the engine logged (n_ctx, n_ctx_seq, n_batch, …)."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from terazi.errors import UsageError
+from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from tiny_models import device, llama
@@ -98,3 +100,18 @@ def test_quantised_heads_must_be_whole_blocks() -> None:
         resolve(odd, LlamaCppSettings(type_k="q8_0", flash_attn="off"), ())
     wide = llama(width=320, heads=8, kv_heads=4, dtype="q4_0")
     assert resolve(wide, LlamaCppSettings(type_k="q8_0", flash_attn="off"), ()).n_ctx == 4096
+
+
+@pytest.mark.parametrize("flash_attn", ["auto", "on"])
+def test_plm_aborts_with_flash_attention(flash_attn: str) -> None:
+    plm = replace(SPEC, architecture="plm")
+    with pytest.raises(UsageError, match="can't run plm"):
+        resolve(plm, LlamaCppSettings(n_ctx=4096, flash_attn=flash_attn), ())
+    assert not resolve(plm, LlamaCppSettings(n_ctx=4096, flash_attn="off"), ()).flash_attn
+
+
+def test_parts_of_an_image_at_several_layers_are_not_known() -> None:
+    granite = replace(SPEC, architecture="granite")
+    assert family_of(granite)
+    assert family_of(replace(granite, metadata={"granite.deepstack_mapping": (-1, 1)})) is None
+    assert family_of(replace(granite, metadata={"granite.deepstack_mapping": (-1, -1)}))

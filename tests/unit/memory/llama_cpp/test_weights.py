@@ -9,7 +9,8 @@ from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.weights import BufferKind, WeightBuffer, place_tensors, weight_buffers
+from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
+from terazi.memory.llama_cpp.weights import BufferKind, place_tensors
 from terazi.models.spec import ModelSpec, Tensor
 from tiny_models import device, llama
 

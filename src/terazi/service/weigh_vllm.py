@@ -1,0 +1,103 @@
+"""Weighs for vLLM: chooses its settings for a model, or takes those of a ready command line."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from terazi.errors import UsageError
+from terazi.hardware.machine import Machine
+from terazi.memory.companion import Companion
+from terazi.memory.vllm.ranks import DRAFT
+from terazi.memory.vllm.settings import BUILD, VllmSettings
+from terazi.memory.workload import Workload
+from terazi.models.sources import load_model
+from terazi.models.spec import ModelSpec
+from terazi.placement.plan import Plan, Refusal
+from terazi.service.weighing import Weighing
+
+if TYPE_CHECKING:
+    from terazi.engines.recognise import Spoken
+
+#: What stands for the missing forecast.
+_NO_FORECAST = "no forecast: vLLM's speed isn't modelled yet"
+
+
+def weigh_spec(spec: ModelSpec, machine: Machine, workload: Workload, pins: Mapping[str, object]) -> Weighing:
+    """Choose the settings that aren't pinned, and weigh.
+
+    Raises:
+        UsageError: a pin that isn't vLLM's.
+    """
+    from terazi.placement.vllm import solve_vllm
+
+    return _weighing(spec, machine, solve_vllm(spec, machine, workload, pins), ())
+
+
+def weigh_words(spoken: "Spoken", machine: Machine, *, prompt: int, output: int) -> Weighing:
+    """Weigh exactly the command line *spoken*.
+
+    Raises:
+        UsageError: the command names no model, or a flag or value that vLLM refuses.
+        ModelFileError: the model can't be read.
+    """
+    from terazi.engines.vllm.commands import parse_command
+    from terazi.placement.vllm import follow_vllm
+
+    command = parse_command(spoken.argv, spoken.environment)
+    if command.unknown_flags:
+        raise UsageError(
+            f"vLLM {BUILD} has no flag {', '.join(command.unknown_flags)}, so it would not start",
+            hint=next(iter(command.notes), "compare with: vllm serve --help=all"),
+        )
+    if command.model is None:
+        raise UsageError("the vllm command names no model", hint="say vllm serve MODEL")
+    spec = load_model(_source(command.model))
+    notes = list(command.notes)
+    speculation = command.settings.speculation
+    draft = None
+    if speculation is not None and speculation.method == "draft_model" and speculation.model is not None:
+        draft = load_model(_source(speculation.model))
+    elif speculation is not None and not speculation.method.startswith("ngram"):
+        notes.append(f"Not in the bill: the weights and the cache of the draft ({speculation.method}).")
+    outcome = follow_vllm(spec, machine, command.settings, prompt=prompt, output=output, draft=draft)
+    weighing = _weighing(spec, machine, outcome, tuple(notes))
+    beside = () if draft is None else (Companion(DRAFT, "--speculative-config", draft),)
+    return replace(weighing, companions=beside)
+
+
+def _source(model: str) -> str:
+    """vLLM takes a path if there is one, else a repository on the hub."""
+    if os.path.exists(model) or ":" in model or model.count("/") != 1 or model.startswith((".", "/", "~")):  # noqa: PTH110 - as in models.sources
+        return model
+    return f"hf:{model}"
+
+
+def _weighing(spec: ModelSpec, machine: Machine, outcome: Plan | Refusal, notes: tuple[str, ...]) -> Weighing:
+    return Weighing(
+        spec=spec,
+        machine=machine,
+        workload=outcome.workload,
+        outcome=outcome,
+        forecast=None,
+        notes=(*notes, _NO_FORECAST),
+    )
+
+
+def typed_command(weighing: Weighing) -> tuple[str, ...]:
+    """The command line that these settings are, as a person could type it."""
+    from terazi.engines.vllm.arguments import settings_argv
+
+    settings = weighing.outcome.settings
+    if not isinstance(settings, VllmSettings):
+        raise TypeError(f"not vLLM's settings: {type(settings).__name__}")
+    return settings_argv(settings, _named(weighing.spec))
+
+
+def _named(spec: ModelSpec) -> str:
+    """What vLLM would be given: the folder of the files, the repository, or what was asked for."""
+    if spec.origin.startswith("hf:"):
+        return spec.origin.removeprefix("hf:").partition(":")[0]
+    if spec.files and spec.format == "safetensors":
+        return spec.files[0].path.rpartition("/")[0] or "."
+    return spec.origin or spec.name
