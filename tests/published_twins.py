@@ -33,7 +33,7 @@ def write_published(folder: Path, spec: ModelSpec) -> Path:
         (
             tensor.name,
             tuple(VOCAB if length == spec.vocab_size else length for length in tensor.shape)
-            if tensor.block is None or ".nextn." in tensor.name
+            if tensor.block is None or ".nextn." in tensor.name or "tid2eid" in tensor.name
             else tensor.shape,
             _NAMES[tensor.dtype],
         )

@@ -164,7 +164,7 @@ def test_a_plan_of_cards_is_asked_on_stand_ins(models: dict[str, Path], capsys: 
     bases = {(line["device"], line["formula"]): line["basis"] for line in document["bill"]["lines"]}
     assert {basis for (device, _), basis in bases.items() if device == "CUDA0"} & {MEASURED}
     assert bases["CUDA0", "kv.full"] == MEASURED
-    assert bases["CUDA0", "driver-context"] == "catalogue"
+    assert bases["CUDA0", "driver-context"] == "modelled"
     assert any("stand-ins are CPUs" in text for text in document["verification"]["unasked"])
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from terazi.errors import UsageError
-from terazi.hardware.machine import Device
+from terazi.hardware.machine import Basis, Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.beside import NOTHING, Beside, weigh_beside
@@ -452,7 +452,8 @@ def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -
                 device=device.id,
                 bytes=round(device.context_bytes.value),
                 formula="driver-context",
-                basis=LineBasis.CATALOGUE,
+                # a card that nobody measured gets what a line through others says
+                basis=LineBasis.CATALOGUE if device.context_bytes.basis is Basis.CATALOGUE else LineBasis.MODELLED,
                 memory=Memory.DEVICE,
                 note=device.context_bytes.note or "what the driver takes before the first tensor",
             )

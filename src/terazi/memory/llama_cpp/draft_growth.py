@@ -107,7 +107,7 @@ def _layer_inputs(model: Context, draft: DraftContext) -> Iterator[BillLine]:
 
 
 def _features(model: Context, draft: DraftContext) -> Iterator[BillLine]:
-    """The draft's output buffer while prompts are read, and what is copied to and fro between the two.
+    """The draft's output buffer while prompts are read, and what is copied to and from between the two.
 
     The encoder asks for a row of logits (and candidates) for each token of a micro-batch, and uses none.
     """
