@@ -26,15 +26,16 @@ from terazi.memory.llama_cpp.compute import (
     runs_beside_caches,
     setup_of,
 )
-from terazi.memory.llama_cpp.dims import Condition, Trace, Values, monomial
+from terazi.memory.llama_cpp.dims import Condition, Trace, Values
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer
+from terazi.memory.llama_cpp.peaks import Peaks
 from terazi.memory.llama_cpp.recurrent import StateLayer, number
 from terazi.memory.llama_cpp.resolve import CELLS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.sketch import Batch, Sketch
-from terazi.memory.llama_cpp.tape import Player, Tape, counts_outputs, record, rounded
+from terazi.memory.llama_cpp.tape import Tape, record
 from terazi.memory.llama_cpp.weights import BufferKind, Placement
 from terazi.models.spec import ModelSpec
 
@@ -48,21 +49,19 @@ _CHUNK = 64
 
 #: The variables of a drawing: cells of the full cache and of the window cache in units, tokens a slot (in units),
 #: outputs, slots; the sixth is the micro-batch.
-_FULL, _WINDOW, _TOKENS, _OUTPUTS, _SLOTS = range(5)
-_COUNT_OUTPUTS = frozenset({monomial(_OUTPUTS), monomial(_SLOTS)})
 
 
 class Take(NamedTuple):
     """One recording: its tapes hold wherever its conditions do.
 
     Args:
-        tapes: one a buffer, and who plays it: takes that differ only in sizes share one.
+        tapes: what comes of each buffer's.
         parts: nodes and leaves as drawn; ``repeated`` are those of the third copy of each run.
         copies_blocks: quantised tensors are among those placed, so it holds for one type of them only.
     """
 
     conditions: tuple[Condition, ...]
-    tapes: tuple[tuple[Tape, Player], ...]
+    tapes: tuple[Peaks, ...]
     parts: int
     repeated: tuple[int, ...]
     copies_blocks: bool
@@ -189,7 +188,7 @@ class Replays:
         self._scenes: dict[Hashable, _Scene] = {}
         self._takes: dict[Hashable, list[Take]] = {}
         self._unproven: set[Hashable] = set()
-        self._players: dict[Hashable, Player] = {}
+        self._peaks: dict[Tape, Peaks] = {}
         self._probes: dict[Hashable, tuple[_Scene, list[_Probe]]] = {}
         #: which blocks look alike, with fused attention and without; nothing else tells blocks apart by number
         self._looks: dict[bool, dict[int, int]] = {}
@@ -268,7 +267,7 @@ class Replays:
             if take.copies_blocks and not asked.layout.exact_types:
                 asked.layout.exact_types = True
                 return self._reserve(asked, reservation, fused=fused)
-            peaks = [player.peak(rounded(tape, values), scene.repeats) for tape, player in take.tapes]
+            peaks = [tape.peak(values, scene.repeats) for tape in take.tapes]
             known = scene.peaks[variables] = peaks, _all_parts(take.parts, take.repeated, scene)
         return known
 
@@ -331,7 +330,7 @@ class Replays:
             return self._record(asked, scene, kind, variables)
         take = Take(
             conditions=tuple(trace.conditions),
-            tapes=tuple((tape, self._player(tape)) for tape in tapes),
+            tapes=tuple(map(self._peaks_of, tapes)),
             parts=parts,
             repeated=repeated,
             copies_blocks=any(node.kind[0] > 1 and node.home is None and node.view is None for node, _ in nodes),
@@ -339,12 +338,11 @@ class Replays:
         scene.takes.append(take)
         return take
 
-    def _player(self, tape: Tape) -> Player:
-        key = (tape.parts, tuple(counts_outputs(size, _COUNT_OUTPUTS) for size, _ in tape.sizes))
-        player = self._players.get(key)
-        if player is None:
-            player = self._players[key] = Player(tape, _COUNT_OUTPUTS)
-        return player
+    def _peaks_of(self, tape: Tape) -> Peaks:
+        peaks = self._peaks.get(tape)
+        if peaks is None:
+            peaks = self._peaks[tape] = Peaks(tape)
+        return peaks
 
 
 class _Drawing(NamedTuple):
