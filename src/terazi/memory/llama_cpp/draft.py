@@ -21,11 +21,9 @@ from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.speculation import NGRAM_KINDS, Speculation
+from terazi.memory.llama_cpp.speculation import DRAFT, NGRAM_KINDS, Speculation
 from terazi.models.spec import ModelSpec
 
-#: The part that the bill's lines of a draft name.
-DRAFT = "draft"
 #: Drafts that go without an embedding, an output matrix or a cache of their own.
 BORROWERS = frozenset({"dflash", "eagle3", "gemma4-assistant"})
 #: Drafts that read features in a pass of their own, and give out logits for all of a batch (``has_encoder``).

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from terazi.memory.bill import Bill, BillLine, LineBasis, Term
 from terazi.memory.llama_cpp.context import Context
-from terazi.memory.llama_cpp.draft import DRAFT, DraftContext
+from terazi.memory.llama_cpp.draft import DraftContext
 from terazi.memory.llama_cpp.draft_checks import hidden_width
 from terazi.memory.llama_cpp.draft_growth import NGRAM, WeighContext, draft_growth, host_line, ngram_growth
 from terazi.memory.llama_cpp.process import second_context_line
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.speculation import ngram_bytes
+from terazi.memory.llama_cpp.speculation import DRAFT, ngram_bytes
 
 
 def with_draft(bill: Bill, model: Context, draft: DraftContext | None, weigh_context: WeighContext) -> Bill:

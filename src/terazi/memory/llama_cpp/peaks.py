@@ -20,6 +20,8 @@ Size: TypeAlias = tuple[int, int]
 
 #: Bits for a coefficient. They are bytes at most, in this many bits with their sign.
 _BITS: Final = 80
+#: Bytes; larger coefficients might not add up in so many bits.
+_LARGEST = 1 << 56
 #: With more questions on the way, or more ends, playing is no slower.
 _QUESTIONS, _ENDS = 160, 96
 
@@ -52,25 +54,23 @@ class Peaks:
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
-        quantities: dict[tuple[tuple[tuple[int, int], ...], int], int] = {}
-        self._forms: list[int] = []
-        for terms, alignment in tape.sizes:
-            if all(coefficient % alignment == 0 for _, coefficient in terms):
-                parts = [(((monomial, 1),), 1, coefficient) for monomial, coefficient in terms]
-            else:
-                parts = [(terms, alignment, 1)]
-            form = 0
-            for what, unit, coefficient in parts:
-                form += coefficient << _BITS * quantities.setdefault((what, unit), len(quantities))
-            self._forms.append(form)
-        self._quantities = tuple(quantities)
+        even = [size for size in tape.sizes if all(coefficient % size[1] == 0 for _, coefficient in size[0])]
+        #: the quantities: monomials, then sizes that don't come out even
+        self._monomials = tuple({monomial: None for terms, _ in even for monomial, _ in terms})
+        self._uneven = tuple(size for size in tape.sizes if size not in even)
+        places = {what: place for place, what in enumerate((*self._monomials, *self._uneven))}
+        self._forms = [
+            1 << _BITS * places[size]
+            if size in places
+            else sum(coefficient << _BITS * places[monomial] for monomial, coefficient in size[0])
+            for size in tape.sizes
+        ]
         #: sizes that might be 0 or less; all others are sums of what is positive
-        self._doubtful = tuple(
-            size for size in tape.sizes if min((c for _, c in size[0]), default=0) < 0 or not any(c for _, c in size[0])
-        )
+        self._doubtful = tuple(size for size in tape.sizes if min((c for _, c in size[0]), default=0) <= 0)
         self._trees: dict[tuple[int, ...], _Question] = {}
         self._known: dict[int, Form | bool] = {}
-        self._ends = 0
+        #: how many there are; too many from the start if a coefficient has no room
+        self._ends = 0 if all(abs(c) < _LARGEST for terms, _ in tape.sizes for _, c in terms) else _ENDS + 1
 
     def peak(self, values: Values, repeats: tuple[int, ...]) -> int:
         """The peak of the buffer in bytes.
@@ -82,12 +82,12 @@ class Peaks:
         Raises:
             ArithmeticError: for a size below 0.
         """
-        if self._ends > _ENDS or any(pad(values.of(terms), unit) <= 0 for terms, unit in self._doubtful):
+        if self._ends > _ENDS or (self._doubtful and any(values.of(terms) <= 0 for terms, _ in self._doubtful)):
             # empty tensors have ways of their own
             return play(self._tape, rounded(self._tape, values), repeats)
-        found = [
-            values.of(terms) if unit == 1 else pad(values.of(terms), unit) for terms, unit in self._quantities
-        ]
+        found = list(map(values.product, self._monomials))
+        for terms, unit in self._uneven:
+            found.append(pad(values.of(terms), unit))
         root = self._trees.get(repeats)
         if root is None:
             root = self._trees[repeats] = _Question(())
@@ -149,7 +149,8 @@ class _Arena:
         self.asked: list[tuple[Form, bool]] = []
         self._answers: dict[int, bool] = {}
         self._known = known
-        self._ends: set[int] = set()
+        #: how far tensors at the open end reach: form → value
+        self._ends: dict[int, int] = {}
 
     def holds(self, value: int, form: int) -> bool:
         """Whether *value* is at least 0, as every place in the tree asks it."""
@@ -174,7 +175,7 @@ class _Arena:
                 best = block
         if best is None:
             best = blocks[-1]
-            self._ends.add(best[1] + form)
+            self._ends[best[1] + form] = best[0] + value
         elif self.holds(value - best[2], form - best[3]):
             blocks.remove(best)
             return best[0], best[1]
@@ -209,10 +210,11 @@ class _Arena:
 
     def highest(self) -> tuple[Form, ...]:
         """How far it was filled: the largest of these."""
-        ends = self._ends
-        return tuple(
-            _terms(end) for end in ends if not any(other != end and _decided(other - end) is True for other in ends)
-        )
+        highest: list[int] = []
+        for end in sorted(self._ends, key=self._ends.__getitem__, reverse=True):
+            if not any(_decided(other - end) is True for other in highest):
+                highest.append(end)
+        return tuple(map(_terms, highest))
 
 
 def _perform(tape: Tape, arena: _Arena, sizes: Sequence[Size], repeats: tuple[int, ...]) -> bool:

@@ -31,8 +31,9 @@ from terazi.memory.llama_cpp.kv import (
 )
 from terazi.memory.llama_cpp.limits import MISFITS, misfit
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
-from terazi.memory.llama_cpp.replay import Layout, Replays, Weighed
+from terazi.memory.llama_cpp.replay import Replays
 from terazi.memory.llama_cpp.resolve import Resolved, Shares, check_cache_types, resolve_figures, share_out
+from terazi.memory.llama_cpp.scene import Layout, Weighed
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
 from terazi.memory.llama_cpp.weights import Placement, place_tensors
