@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from terazi.cli.terminal import harmless, one_line
 from terazi.memory.bill import HOST, Bill, BillLine
+from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast, Interval
 from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
 from terazi.service.weighing import Weighing
