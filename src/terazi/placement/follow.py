@@ -55,6 +55,7 @@ def follow(
         )
     # a command line that fits spares these imports
     from terazi.placement.refuse import refuse
+    from terazi.placement.scales import Scales
     from terazi.placement.search import Search
     from terazi.placement.solve import finish
 
@@ -64,7 +65,14 @@ def follow(
         for f in fields(settings)
         if f.name not in _NEGOTIABLE and getattr(settings, f.name) != getattr(default, f.name)
     }
-    search = Search(spec=spec, machine=machine, capacity=capacity, pins=pins, companions=companions)
+    search = Search(
+        spec=spec,
+        machine=machine,
+        capacity=capacity,
+        pins=pins,
+        scales=Scales(machine.host.isa),
+        companions=companions,
+    )
     # alternatives are said with the figures that the engine would have used, not with "default"
     explicit = replace(
         settings,

@@ -11,6 +11,7 @@ from terazi.memory.bill import HOST, Bill, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.memory.llama_cpp.scale import Scale
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import place_tensors
 from terazi.models.spec import ModelSpec
@@ -51,14 +52,21 @@ def judge(
     settings: LlamaCppSettings,
     capacity: Capacity,
     companions: tuple[Companion, ...] = (),
+    *,
+    scale: Scale | None = None,
 ) -> Judged:
     """Weigh *settings*, with what is loaded beside the model, and hold them against *capacity*.
+
+    A search hands its *scale* of this model on this machine.
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
     resolved = resolve(spec, settings, machine.devices)
-    bill = weigh(spec, settings, machine.devices, machine.host.isa, companions)
+    if scale:
+        bill = scale.weigh(settings, companions)
+    else:
+        bill = weigh(spec, settings, machine.devices, machine.host.isa, companions)
     names = {d.id: d.name for d in machine.devices}
     # the bill may name a device that the machine hasn't (an override's buffer): nothing fits there
     strangers = [d for d in bill.devices() if d != HOST and d not in names]

@@ -18,6 +18,7 @@ from terazi.placement.explain import explain_layout
 from terazi.placement.identity import plan_id
 from terazi.placement.judge import Judged, growth_reason, memlock_reason
 from terazi.placement.plan import Plan, Refusal, Verdict
+from terazi.placement.scales import Scales
 from terazi.placement.search import Found, Search, largest
 from terazi.units import MIB, format_bytes, pad
 
@@ -57,7 +58,9 @@ def solve(
         UsageError: for an unknown pin, or what llama.cpp itself refuses.
     """
     pins = checked_pins(pins)
-    search = Search(spec=spec, machine=machine, capacity=capacity_of(machine), pins=pins)
+    search = Search(
+        spec=spec, machine=machine, capacity=capacity_of(machine), pins=pins, scales=Scales(machine.host.isa)
+    )
     base = base_settings(workload, pins)
     reasons: list[str] = []
     settings, found = _with_context(search, base, workload, reasons)

@@ -1,6 +1,6 @@
 """Puts llama.cpp's bill together from the rules of this package."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from terazi.errors import UsageError
@@ -16,7 +16,8 @@ from terazi.memory.llama_cpp.context import CACHELESS, Context
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
-from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
+from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_groups, cache_layers
+from terazi.memory.llama_cpp.limits import MISFITS, misfit
 from terazi.memory.llama_cpp.loading import loading_lines
 from terazi.memory.llama_cpp.process import process_lines
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
@@ -25,6 +26,7 @@ from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.llama_cpp.tensor_split import is_bound, over_devices
 from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
 from terazi.memory.llama_cpp.weights import BufferKind, Placement, borrowed_placements, place_tensors
+from terazi.memory.llama_cpp.workings import Kept
 from terazi.models.spec import ModelSpec
 from terazi.units import MIB
 
@@ -47,6 +49,8 @@ def weigh(
     devices: tuple[Device, ...],
     isa: frozenset[str],
     companions: tuple[Companion, ...] = (),
+    *,
+    kept: Kept | None = None,
 ) -> Bill:
     """The bytes that each device and the host will hold after llama.cpp has loaded *spec*.
 
@@ -56,11 +60,27 @@ def weigh(
         devices: accelerators in the engine's order (RPC first, then discrete cards).
         isa: CPU flags of the host, which decide what is repacked.
         companions: what is loaded beside the model; their lines say so (``BillLine.part``).
+        kept: keeps the parts of the model's bills from one to the next (``Scale``).
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
+        ModelFileError: for a file whose tensors aren't what its architecture needs.
     """
-    spec = unrolled(spec)
+    try:
+        return _weigh(unrolled(spec), settings, devices, isa=isa, companions=companions, kept=kept)
+    except MISFITS as error:
+        raise misfit(spec) from error
+
+
+def _weigh(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    devices: tuple[Device, ...],
+    *,
+    isa: frozenset[str],
+    companions: tuple[Companion, ...],
+    kept: Kept | None,
+) -> Bill:
     speculates = settings.speculation.kinds is not None or bool(companions)
     if speculates:
         # most commands don't, and spare these imports
@@ -68,7 +88,7 @@ def weigh(
         from terazi.memory.llama_cpp.draft_bill import with_draft
 
         settings = settle(settings, companions)
-    resolved = resolve(spec, settings, devices)
+    resolved = kept.resolve(settings) if kept else resolve(spec, settings, devices)
 
     def of_context(context: Context) -> Bill:
         own = context.spec is spec and not context.resolved.draft_head
@@ -76,7 +96,7 @@ def weigh(
 
     model = Context(spec, settings, resolved, family_of(spec))
     beside = weigh_beside(companions, spec, settings, resolved, devices, isa=isa) if companions else NOTHING
-    bill = of_context(model)
+    bill = _of_context(model, isa, None, beside, kept)
     if speculates:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
@@ -96,7 +116,13 @@ def weigh(
     )
 
 
-def _of_context(context: Context, isa: frozenset[str], lender: Context | None, beside: Beside = NOTHING) -> Bill:
+def _of_context(
+    context: Context,
+    isa: frozenset[str],
+    lender: Context | None,
+    beside: Beside = NOTHING,
+    kept: Kept | None = None,
+) -> Bill:
     """What one model and its one context hold, with the adapters that are loaded into it.
 
     A draft may use weights and caches of the *lender* too.
@@ -107,10 +133,14 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
             f"{spec.name} is a draft for another model, and reads that one's cache.",
             hint="Give the model itself with -m, and this file with -md and --spec-type draft-mtp.",
         )
-    caches = _caches_of(context, lender)
-    states = state_layers(spec, family, settings, resolved) if family else None
-    placements = place_tensors(spec, settings, resolved, isa)
-    buffers = weight_buffers(placements, settings, resolved, isa)
+    if kept:
+        caches, states = kept.caches(settings, resolved), kept.states(settings, resolved)
+        placements, buffers = kept.placements(settings, resolved), kept.buffers(settings, resolved)
+    else:
+        caches = _caches_of(context, lender)
+        states = state_layers(spec, family, settings, resolved) if family else None
+        placements = place_tensors(spec, settings, resolved, isa)
+        buffers = weight_buffers(placements, settings, resolved, isa)
     borrowed: tuple[Placement, ...] = ()
     if lender:
         borrowed = borrowed_placements(spec, place_tensors(lender.spec, lender.settings, lender.resolved, isa))
@@ -128,6 +158,7 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
                 states=states,
                 placements=used,
                 beside=beside,
+                kept=kept,
             )
         )
 
@@ -135,20 +166,11 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
     computed = compute(beside if settings.warmup else beside.idle)
     later = () if settings.warmup or beside == beside.idle else _beyond(compute(beside), computed)
     gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
-    lines = [
-        *(_weights(buffer, settings) for buffer in buffers),
-        # what is locked can't be dropped, read or not
-        *(gap for gap in gaps if gap.memory is Memory.PINNED),
-        *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
-        *_state(spec, settings, resolved, states),
-        *computed,
-        *_overhead(spec, settings, resolved),
-        *beside.lines,
-    ]
+    groups = kept.cache_groups(settings, resolved) if kept else cache_groups(caches)
     bill = Bill(
         engine="llama.cpp",
         build=BUILD,
-        lines=tuple(lines),
+        lines=(*_lines(context, buffers, groups, states, computed), *beside.lines),
         page_cache=tuple(gap for gap in gaps if gap.memory is Memory.PAGE_CACHE),
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
@@ -161,6 +183,36 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
     if not resolved.cut:
         return bill
     return over_devices(bill, spec, settings, resolved, family=family, caches=caches, placements=placements)
+
+
+def kept_lines(context: Context, kept: Kept) -> tuple[BillLine, ...]:
+    """The lines of one model and its one context, and nothing else of its bill."""
+    spec, settings, resolved, family, _ = context
+    buffers, groups = kept.buffers(settings, resolved), kept.cache_groups(settings, resolved)
+    known = family is not None and _draws(spec, resolved)
+    basis = _replay_basis(resolved, family, NOTHING) if family and known else None
+    computed = _compute_lines(kept.compute_bytes(settings, resolved), resolved, basis)
+    return _lines(context, buffers, groups, kept.states(settings, resolved), computed)
+
+
+def _lines(
+    context: Context,
+    buffers: tuple[WeightBuffer, ...],
+    groups: tuple[CacheGroup, ...],
+    states: tuple[StateLayer, ...] | None,
+    computed: Iterable[BillLine],
+) -> tuple[BillLine, ...]:
+    spec, settings, resolved, family, _ = context
+    gaps = (_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
+    return (
+        *(_weights(buffer, settings) for buffer in buffers),
+        # what is locked can't be dropped, read or not
+        *(gap for gap in gaps if gap.memory is Memory.PINNED),
+        *_caches(groups, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
+        *_state(spec, settings, resolved, states),
+        *computed,
+        *_overhead(spec, settings, resolved),
+    )
 
 
 def _caches_of(context: Context, lender: Context | None) -> tuple[CacheLayer, ...]:
@@ -280,20 +332,16 @@ def _gap(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
     )
 
 
-def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLine]:
-    groups: dict[tuple[str, bool], list[CacheLayer]] = {}
-    for cache in caches:
-        if not cache.shared:
-            groups.setdefault((cache.device, cache.window), []).append(cache)
-    for (device, window), group in groups.items():
+def _caches(groups: tuple[CacheGroup, ...], basis: LineBasis) -> Iterator[BillLine]:
+    for group in groups:
         yield BillLine(
             term=Term.KV,
-            device=device,
-            bytes=sum(cache.k_bytes + cache.v_bytes for cache in group),
-            formula="kv.window" if window else "kv.full",
+            device=group.device,
+            bytes=group.n_bytes,
+            formula="kv.window" if group.window else "kv.full",
             basis=basis,
-            memory=_memory(device),
-            note=f"{len(group)} layers of {group[0].cells} cells",
+            memory=_memory(group.device),
+            note=f"{group.layers} layers of {group.cells} cells",
         )
 
 
@@ -327,10 +375,14 @@ def _compute(
     states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
     beside: Beside,
+    kept: Kept | None,
 ) -> Iterator[BillLine]:
-    if family is None or not _draws(spec, resolved):
+    known = family is not None and _draws(spec, resolved)
+    basis = _replay_basis(resolved, family, beside) if family and known else None
+    if kept and not beside.adapters and not beside.steered:
+        sizes = kept.compute_bytes(settings, resolved)
+    elif family is None or not known:
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
-        formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
         sizes = compute_bytes(
             spec,
@@ -343,7 +395,11 @@ def _compute(
             adapters=beside.adapters,
             steered=beside.steered,
         )
-        formula, basis = "compute.replay", _replay_basis(resolved, family, beside)
+    return _compute_lines(sizes, resolved, basis)
+
+
+def _compute_lines(sizes: Mapping[str, int], resolved: Resolved, basis: LineBasis | None) -> Iterator[BillLine]:
+    """A line a device; *basis* None is a bound."""
     # the host's own lies in the first device's pinned memory, if it has some (``llama_context``)
     pinned = bool(resolved.devices) and backend_of(resolved.devices[0]) in PINNED_HOST
     for device, size in sizes.items():
@@ -351,8 +407,8 @@ def _compute(
             term=Term.COMPUTE,
             device=device,
             bytes=size,
-            formula=formula,
-            basis=basis,
+            formula="compute.replay" if basis else "compute.bound",
+            basis=basis or LineBasis.UPPER_BOUND,
             memory=Memory.PINNED if pinned and device == HOST else _memory(device),
             note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
         )
