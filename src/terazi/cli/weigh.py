@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask the engine too: a sparse twin of the model is loaded on stand-in devices of this host, and each "
         "figure is compared (exit code 4 if one differs)",
     )
-    options.add_price(parser)
+    options.add_power(parser)
     options.add_workload(parser)
     options.add_settings(parser)
     parser.usage = "terazi weigh [options] MODEL | terazi weigh [options] -- llama-server -m MODEL …"
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
             engine=args.engine,
             price_per_kwh=args.price_per_kwh,
         )
-    weighing = with_records(weighing)
+    weighing = _with_power(with_records(weighing), args)
     if args.verify:
         from terazi.service.verify_bill import verify
 
@@ -110,12 +110,24 @@ def _weigh_file(args: argparse.Namespace) -> int:
             if not words:
                 continue
             weighing = weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
-            text = document_text(with_records(weighing))
+            text = document_text(_with_power(with_records(weighing), args))
         except TeraziError as error:
             failed = True
             text = error_text(line[:_COMMAND_LINE_LIMIT], error)
         print(text, flush=True)
     return 1 if failed else 0
+
+
+def _with_power(weighing: Weighing, args: argparse.Namespace) -> Weighing:
+    if weighing.forecast is None or not weighing.machine.devices:
+        return weighing
+    from terazi.service.config import load_config
+    from terazi.service.power import power_terms, with_power
+
+    terms = power_terms(
+        load_config(), price_per_kwh=args.price_per_kwh, currency=args.currency, psu_w=args.psu, duty=args.duty
+    )
+    return with_power(weighing, terms)
 
 
 def _lines(path: str) -> Iterator[str]:
