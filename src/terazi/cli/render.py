@@ -67,14 +67,14 @@ def _headline(weighing: Weighing) -> str:
     context = f"context {workload.context}" if workload.context else "context chosen below"
     lengths = f"prompts of {workload.prompt} and answers of {workload.output} tokens"
     lines = [
-        f"{_title(weighing)}: {one_line(spec.architecture)}, {size}, file {format_bytes(spec.file_bytes)}",
+        f"{title_of(weighing)}: {one_line(spec.architecture)}, {size}, file {format_bytes(spec.file_bytes)}",
         f"on {one_line(machine.name)}: {_host(weighing)}",
         f"for {workload.users} user{'s' * (workload.users > 1)}, {context}, {lengths}",
     ]
     return "\n".join(lines)
 
 
-def _title(weighing: Weighing) -> str:
+def title_of(weighing: Weighing) -> str:
     """The file's name: a header's own idea of its name is often a training run's.
 
     Files that bear no name of their own (Ollama's blobs, shards) go by what was asked for.

@@ -15,6 +15,7 @@ from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec, Tensor
 from terazi.performance.efficiency import speed_of_device, speed_of_host
 from terazi.performance.forecast import Forecast
+from terazi.performance.links import slot_bytes_per_s
 from terazi.performance.power import Load
 from terazi.performance.roofline import distinct_experts
 from terazi.performance.traffic import is_expert
@@ -151,5 +152,10 @@ def _seconds(device: Device | None, machine: Machine, part: _Part, *, prompt: bo
     """How long the part takes beside the others', by this device's constants: only the proportions count."""
     rates = (speed_of_device(device) if device is not None else speed_of_host(machine.host)).rates
     memory_s = part.read_bytes / (rates.efficiency.memory * rates.bandwidth)
-    compute_s = part.flops / (rates.efficiency.compute * rates.flops)
-    return max(memory_s, compute_s) if prompt else memory_s
+    if not prompt:
+        return memory_s
+    seconds = max(memory_s, part.flops / (rates.efficiency.compute * rates.flops))
+    if device is None and machine.devices:
+        # llama.cpp computes host layers of a large batch on the first card, to which their weights travel
+        seconds = min(seconds, part.read_bytes / slot_bytes_per_s(machine.devices[0]))
+    return seconds
