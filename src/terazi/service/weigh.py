@@ -87,8 +87,7 @@ def weigh_model(
         return weigh(argument, machine, workload, pins, price_per_kwh=price_per_kwh)
     spec = load_model(argument)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
-        # what was asked for is longer than what would be chosen
-        workload = dataclasses.replace(workload, context=workload.prompt + workload.output)
+        workload = _for_short_model(workload, spec.context_length)
     if (engine or _usual_engine(spec)) == "vllm":
         from terazi.service import weigh_vllm
 
@@ -96,6 +95,20 @@ def weigh_model(
     from terazi.service.weigh_llama_cpp import weigh_spec
 
     return weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
+
+
+def _for_short_model(workload: Workload, length: int) -> Workload:
+    """*workload* for a model of *length* tokens, which is less than its prompt and answer.
+
+    The usual lengths are nobody's wish, and give way; asked for, they come before its length.
+    """
+    usual = Workload()
+    if (workload.prompt, workload.output) != (usual.prompt, usual.output):
+        return dataclasses.replace(workload, context=workload.prompt + workload.output)
+    output = max(1, length // 4)
+    return dataclasses.replace(
+        workload, prompt=max(1, min(usual.prompt, length - output)), output=min(output, usual.output)
+    )
 
 
 def _is_modelfile(argument: str) -> bool:
