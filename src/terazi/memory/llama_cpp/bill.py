@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from terazi.errors import UsageError
+from terazi.errors import ModelFileError, UsageError
 from terazi.hardware.machine import Basis, Device
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
 from terazi.memory.companion import Companion
@@ -59,7 +59,25 @@ def weigh(
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
+        ModelFileError: the model's keys leave out, or set to zero, what its architecture divides by.
     """
+    try:
+        return _weigh(spec, settings, devices, isa, companions)
+    except ZeroDivisionError as error:
+        # the rules divide by heads, groups, blocks and extents wherever the engine does; it fails there as well
+        raise ModelFileError(
+            f"{spec.name} contradicts itself: a size that {spec.architecture} models need is missing or zero.",
+            hint="Download it again, or convert it with the current convert_hf_to_gguf.py of llama.cpp.",
+        ) from error
+
+
+def _weigh(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    devices: tuple[Device, ...],
+    isa: frozenset[str],
+    companions: tuple[Companion, ...],
+) -> Bill:
     spec = unrolled(spec)
     speculates = settings.speculation.kinds is not None or bool(companions)
     if speculates:
