@@ -10,7 +10,7 @@ from terazi.memory.bill import HOST, Bill, BillLine
 from terazi.performance.forecast import Forecast, Interval
 from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
 from terazi.service.weighing import Weighing
-from terazi.units import format_bytes, format_seconds
+from terazi.units import format_bytes, format_figure, format_seconds
 
 BAR_WIDTH = 44
 #: (glyph, name, attribute of DeviceShare), in the order of the bar.
@@ -60,10 +60,11 @@ def _headline(weighing: Weighing) -> str:
     size = (
         f"{_count(spec.parameter_count)} parameters, {spec.quantisation}, {spec.block_count} layers and the output"
     )
+    file = f"file {format_bytes(spec.file_bytes)}" if spec.file_bytes else "from its config alone"
     context = f"context {workload.context}" if workload.context else "context chosen below"
     lengths = f"prompts of {workload.prompt} and answers of {workload.output} tokens"
     lines = [
-        f"{_title(weighing)}: {one_line(spec.architecture)}, {size}, file {format_bytes(spec.file_bytes)}",
+        f"{_title(weighing)}: {one_line(spec.architecture)}, {size}, {file}",
         f"on {one_line(machine.name)}: {_host(weighing)}",
         f"for {workload.users} user{'s' * (workload.users > 1)}, {context}, {lengths}",
     ]
@@ -217,7 +218,7 @@ def render_forecast(forecast: Forecast) -> str:
 
 
 def _interval(value: Interval, unit: str) -> str:
-    return f"{value.low:.3g} … {value.mid:.3g} … {value.high:.3g} {unit}"
+    return f"{format_figure(value.low)} … {format_figure(value.mid)} … {format_figure(value.high)} {unit}"
 
 
 def _seconds(value: Interval) -> str:

@@ -43,7 +43,9 @@ class EnginesTable(_Table):
 class PowerTable(_Table):
     """``[power]``."""
 
-    price_per_kwh: float | None = Field(default=None, ge=0, description="Price of electricity, for the cost.")
+    price_per_kwh: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Price of electricity, for the cost."
+    )
 
 
 class Config(_Table):
@@ -83,4 +85,5 @@ def _read(path: Path) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UsageError(f"{path}: {place}: {first['msg']}", hint=hint) from error
+        why = "there is no such key" if first["type"] == "extra_forbidden" else first["msg"]
+        raise UsageError(f"{path}: {place}: {why}", hint=hint) from error
