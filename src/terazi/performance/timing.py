@@ -15,6 +15,7 @@ from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
 from terazi.performance.calibration import Calibration
+from terazi.performance.collectives import Fabric, fabric_of
 from terazi.performance.efficiency import (
     PREFILL_SPREAD,
     CardClass,
@@ -56,12 +57,18 @@ class Timing:
     traffic: Mapping[str, DeviceTraffic]
     speeds: Mapping[str, Speed]
     draws: Mapping[str, Draw | None]
+    fabric: Fabric | None = None  # between devices that every layer is cut over
 
     @classmethod
     def of(cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: Calibration | None = None) -> "Timing":
         settings = llama_cpp_settings(plan.settings)
         resolved = resolve(spec, settings, machine.devices)
-        load = traffic(spec, settings, resolved, plan.bill, machine.host.isa)
+        load = dict(traffic(spec, settings, resolved, plan.bill, machine.host.isa))
+        cut = tuple(d.id for d in resolved.cut)
+        if len(cut) > 1:
+            whole = load.pop(cut[0])
+            given = settings.tensor_split[: len(cut)] or (1.0,) * len(cut)
+            load |= {name: whole.cut(name, part / sum(given)) for name, part in zip(cut, given, strict=True)}
         by_id: dict[str, Device] = {d.id: d for d in machine.devices}
         speeds = {name: _speed(name, by_id.get(name), machine, calibration) for name in load}
         draws = {name: draw(by_id[name], speeds[name].card_class) for name in load if name in by_id}
@@ -73,6 +80,7 @@ class Timing:
             traffic=load,
             speeds=speeds,
             draws=draws,
+            fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
         )
 
     def rates(self, name: str) -> Rates:
@@ -107,7 +115,17 @@ class Timing:
             boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=tokens)
             for a, b in boundaries(self.resolved)
         )
-        return Timed(sum(parts.values()) + hops, parts)
+        return Timed(self._together(parts, tokens) + hops, parts)
+
+    def _together(self, parts: Mapping[str, float], tokens: int) -> float:
+        """Seconds of devices one after another; of those that share every layer the slowest, and their sums."""
+        if self.fabric is None:
+            return sum(parts.values())
+        cut = [d.id for d in self.resolved.cut]
+        sums = 2 * self.spec.block_count
+        reduce_s = self.fabric.all_reduce_s(tokens * self.spec.embedding_length * 4, len(cut))
+        rest = sum(seconds for name, seconds in parts.items() if name not in cut)
+        return max(parts[name] for name in cut) + rest + sums * reduce_s
 
     def prefill(self, tokens: int, cached: int = 0) -> Timed:
         """A whole prompt of one stream, of which the first *cached* tokens are in the cache already."""
@@ -120,7 +138,7 @@ class Timing:
         share = touched / self.spec.expert_count if self.spec.expert_count else 1.0
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
-            pairs = t.pairs(tokens) - (t.pairs(cached) if cached else 0.0)
+            pairs = (t.pairs(tokens) - (t.pairs(cached) if cached else 0.0)) * self._share(name)
             work = PromptWork(
                 tokens=fresh,
                 batches=batches,
@@ -140,12 +158,19 @@ class Timing:
             boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=micro)
             for a, b in boundaries(self.resolved)
         )
-        serial = sum(parts.values()) + batches * hops
+        serial = batches * (self._together({n: s / batches for n, s in parts.items()}, micro) + hops)
         if not self.resolved.pipeline or batches == 1:
             return Timed(serial, parts)
         stages = [s / batches for s in parts.values()]
         ideal = sum(stages) + hops + (batches - 1) * max(stages)
         return Timed(min(serial, OVERLAP * ideal + (1 - OVERLAP) * serial), parts)
+
+    def _share(self, name: str) -> float:
+        """The share of every layer that lies on a device; 1 where layers are whole."""
+        if self.fabric is None or not any(d.id == name for d in self.resolved.cut):
+            return 1.0
+        mine = self.traffic[name].flops_per_token
+        return mine / sum(self.traffic[d.id].flops_per_token for d in self.resolved.cut)
 
     def _computed_on_card(self, micro: int) -> bool:
         cards = self.resolved.devices
@@ -185,6 +210,8 @@ class Timing:
         said = dict.fromkeys(self.speeds[name].words for name, t in self.traffic.items() if t.flops_per_token)
         counted = len(boundaries(self.resolved)) - 1
         hops = (f"{counted} hand-over{'s' * (counted > 1)} between devices a token",) if counted > 0 else ()
+        if self.fabric is not None:
+            hops = (f"every layer on {len(self.resolved.cut)} devices, which sum up over {self.fabric.wire}",)
         if small_model_factor(self.read_bytes()) > 1 and self.draws:
             hops = (*hops, "a smaller model than any that was measured on a card, so the interval is wider")
         return (*said, *hops, "roofline: active weights and cache over bandwidth, plus a cost per layer")

@@ -69,6 +69,21 @@ class DeviceTraffic(NamedTuple):
             for c in self.caches
         )
 
+    def cut(self, device: str, share: float) -> "DeviceTraffic":
+        """The *share* of it that lies on *device* when every layer is cut over several (``-sm tensor``)."""
+        return DeviceTraffic(
+            device=device,
+            layers=self.layers,
+            dense_bytes=self.dense_bytes * share,
+            expert_bytes=self.expert_bytes * share,
+            flops_per_token=self.flops_per_token * share,
+            caches=tuple(CacheRows(c.row_bytes * share, c.window) for c in self.caches),
+            state_bytes=self.state_bytes * share,
+            expert_flops=self.expert_flops * share,
+            packed_weights=self.packed_weights * share,
+            packed_experts=self.packed_experts * share,
+        )
+
     @property
     def packed_dense(self) -> float:
         """Quantised weights here that aren't routed experts'."""
