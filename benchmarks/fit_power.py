@@ -20,6 +20,7 @@ from terazi.hardware.cards import idle_figure
 from terazi.hardware.catalogue import GpuRecord
 from terazi.hardware.probe.catalogue import load_catalogue
 from terazi.performance import efficiency, power
+from terazi.performance.card_factors import decode_factor
 from terazi.performance.efficiency import CardClass, with_factor
 from terazi.performance.fit import quantile
 from terazi.performance.power import CONCAVITY, Draw, Load, Shape, slowed
@@ -135,7 +136,7 @@ def forecast_tok_s(row: Row, record: GpuRecord) -> float | None:
         rates = Rates(record.bandwidth_bytes_per_s, peak_flops(row, record), VLLM_H100)
     else:
         constants = efficiency.CLASSES[CardClass.GEFORCE]
-        factor = efficiency.card_factor(record.name)
+        factor = decode_factor(record.name)
         constants = constants if factor is None else with_factor(constants, factor)
         bandwidth = record.bandwidth_bytes_per_s
         flops = efficiency.prompt_flops(CardClass.GEFORCE, record.flops_fp16, bandwidth)
