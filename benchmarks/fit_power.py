@@ -20,10 +20,12 @@ from terazi.hardware.cards import idle_figure
 from terazi.hardware.catalogue import GpuRecord
 from terazi.hardware.probe.catalogue import load_catalogue
 from terazi.performance import efficiency, power
+from terazi.performance.card_factors import decode_factor
 from terazi.performance.efficiency import CardClass, with_factor
 from terazi.performance.fit import quantile
 from terazi.performance.power import CONCAVITY, Draw, Load, Shape, slowed
-from terazi.performance.roofline import Efficiency, Rates, decode_step_s, distinct_experts
+from terazi.performance.roofline import Efficiency, Rates, decode_step_s
+from terazi.performance.routing import distinct_experts
 
 TABLE = Path(__file__).parent / "data" / "measured_power.csv"
 #: Tokens in the cache of a chat stream, on average; the source doesn't say (assumed).
@@ -134,9 +136,11 @@ def forecast_tok_s(row: Row, record: GpuRecord) -> float | None:
         rates = Rates(record.bandwidth_bytes_per_s, peak_flops(row, record), VLLM_H100)
     else:
         constants = efficiency.CLASSES[CardClass.GEFORCE]
-        factor = efficiency.card_factor(record.name)
+        factor = decode_factor(record.name)
         constants = constants if factor is None else with_factor(constants, factor)
-        rates = Rates(record.bandwidth_bytes_per_s, record.flops_fp16 or 0.0, constants)
+        bandwidth = record.bandwidth_bytes_per_s
+        flops = efficiency.prompt_flops(CardClass.GEFORCE, record.flops_fp16, bandwidth)
+        rates = Rates(bandwidth, flops, constants)
     depth = CHAT_DEPTH if row["phase"] == "serving" else 0
     step = decode_step_s(
         rates,

@@ -17,7 +17,7 @@ from terazi.performance.efficiency import speed_of_device, speed_of_host
 from terazi.performance.forecast import Forecast
 from terazi.performance.links import slot_bytes_per_s
 from terazi.performance.power import Load
-from terazi.performance.roofline import distinct_experts
+from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import is_expert
 from terazi.placement.plan import DeviceShare, Plan
 
