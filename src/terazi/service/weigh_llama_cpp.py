@@ -8,9 +8,8 @@ from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
-from terazi.memory.llama_cpp.bill import FIT_MARGIN_BYTES
 from terazi.memory.llama_cpp.resolve import resolve
-from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.memory.llama_cpp.settings import BUILD, FIT_MARGIN_BYTES, LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_companion, load_model
