@@ -55,10 +55,10 @@ def documents() -> str:
     from terazi.memory.llama_cpp.settings import LlamaCppSettings
     from terazi.memory.vllm.settings import VllmSettings
     from terazi.memory.workload import Workload
-    from terazi.performance.forecast import Forecast, Interval
     from terazi.performance.caps import CapAdvice
     from terazi.performance.cost import Comparison, Option, Volume
     from terazi.performance.energy import MonthlyBill, PhasePower, PowerReport, Tariff
+    from terazi.performance.forecast import Forecast, Interval
     from terazi.performance.host_power import PsuCheck
     from terazi.placement.plan import Alternative, DeviceShare, Shortfall
     from terazi.service.verification import Asked, Verification
@@ -83,7 +83,6 @@ def picture() -> str:
     """The README's picture: a 70B model on two unequal cards and RAM, as ``terazi weigh --svg`` draws it."""
     sys.path.insert(0, str(ROOT / "tests"))
     from specs import llama_70b
-
     from terazi.cli.draw import draw_svg
     from terazi.hardware.presets import parse_machine
     from terazi.hardware.probe import load_catalogue
