@@ -146,9 +146,14 @@ def power_report(
 
 
 def request_mix(workload: Workload, forecast: Forecast) -> RequestMix:
-    """Seconds of machine time that one request takes in prompt and decode when all users are served at once."""
+    """Seconds of machine time that one request takes in prompt and decode when all users are served at once.
+
+    With several users the forecast's throughput has their prompts in it already, as ``prefill_share`` of the time.
+    """
     prompt, output = max(1, workload.prompt), max(1, workload.output)
     prompt_s, decode_s = prompt / forecast.prefill_tok_s.mid, output / forecast.throughput_tok_s.mid
+    if forecast.prefill_share > 0:
+        prompt_s, decode_s = decode_s * forecast.prefill_share, decode_s * (1 - forecast.prefill_share)
     return RequestMix(prompt_s, decode_s, tokens=float(output), prompt_tokens=float(prompt))
 
 
@@ -157,9 +162,14 @@ def _uncapped(draws: Mapping[str, Draw]) -> dict[str, Draw]:
 
 
 def _speed_of(phase: Phase, forecast: Forecast) -> Interval:
+    """The phase's own rate, as uncertain as the forecast's figure for it."""
     if phase.name == "prompt":
         return forecast.prefill_tok_s
-    return forecast.decode_tok_s if phase.name == "one stream" else forecast.throughput_tok_s
+    if phase.name == "one stream":
+        return forecast.decode_tok_s
+    said = forecast.throughput_tok_s
+    scale = phase.tok_s / said.mid
+    return Interval(low=said.low * scale, mid=phase.tok_s, high=said.high * scale)
 
 
 def _phase_power(

@@ -17,7 +17,7 @@ from terazi.performance.efficiency import speed_of_device, speed_of_host
 from terazi.performance.forecast import Forecast
 from terazi.performance.links import slot_bytes_per_s
 from terazi.performance.power import Load
-from terazi.performance.roofline import distinct_experts
+from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import is_expert
 from terazi.placement.plan import DeviceShare, Plan
 
@@ -55,6 +55,7 @@ def phases(
 ) -> tuple[Phase, ...]:
     """Reading a prompt, one stream alone, and all streams together (left out where it is the same)."""
     depth = workload.prompt + workload.output / 2
+    together = forecast.throughput_tok_s.mid / (1 - min(0.99, forecast.prefill_share))
     streams = max(1.0, forecast.throughput_tok_s.mid * forecast.itl_s.mid)
     job = _Job(spec, plan, machine, workload)
     found = [
@@ -63,7 +64,8 @@ def phases(
     ]
     if streams > 1.5:
         name = f"{streams:.0f} streams"
-        found.append(_phase(job, name, tok_s=forecast.throughput_tok_s.mid, batch=streams, depth=depth))
+        # the forecast's rate has the others' prompts between the steps; here they are a phase of their own
+        found.append(_phase(job, name, tok_s=together, batch=streams, depth=depth))
     return tuple(found)
 
 
