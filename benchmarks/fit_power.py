@@ -229,10 +229,8 @@ def report() -> dict[str, float]:
     everything = [energy_error(c, w) for table in tables.values() for pairs in table.values() for c, w in pairs]
     medians["all"] = statistics.median(everything)
     medians["end to end"] = statistics.median(whole)
-    print(
-        f"\nall rows: {medians['all']:.1%}, end to end {medians['end to end']:.1%} of {len(whole)}; 80 % of measured/predicted lie in",
-        end=" ",
-    )
+    print(f"\nall rows: {medians['all']:.1%}, end to end {medians['end to end']:.1%} of {len(whole)};", end=" ")
+    print("80 % of measured/predicted lie in", end=" ")
     print(f"{math.exp(quantile(logs, 0.1)):.2f} to {math.exp(quantile(logs, 0.9)):.2f}")
     print("\nspeed under a cap      cap  phase    of the dynamic power  measured  predicted")
     misses = []
