@@ -16,10 +16,10 @@ from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
 from terazi.performance.guessing import guessing_of, guessing_words
 from terazi.performance.outlook import Forecast, Interval, faster, slower, widen
+from terazi.performance.power import NO_POWER_OF_CPU
 from terazi.performance.queueing import Load, Served, serve, users_at_slo
 from terazi.performance.speculation import ACCEPTED_SPREAD
 from terazi.performance.timing import Timing
-from terazi.performance.watts import with_watts
 from terazi.placement.plan import Plan
 
 __all__ = ["Forecast", "Interval", "forecast", "score", "users_within"]
@@ -110,6 +110,10 @@ def forecast(
         basis=tuple(basis),
         prefill_share=share,
     )
+    if not machine.devices:  # start-up is part of the product
+        return replace(said, basis=(*said.basis, NO_POWER_OF_CPU))
+    from terazi.performance.watts import with_watts
+
     return with_watts(spec, plan, machine, workload, said, tariff_per_kwh=tariff_per_kwh)
 
 

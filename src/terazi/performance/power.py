@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 from terazi.hardware.machine import Device
 from terazi.performance.efficiency import CardClass
 
+#: Said in the place of watts where no card works.
+NO_POWER_OF_CPU: Final = "no power and no cost: no figure for this CPU"
 #: Idle draw where it isn't known, as a share of the TDP (RTX 3090: 22 of 350 W).
 IDLE_SHARE: Final = 0.06
 #: Fitted concavity of the draw over the arithmetic rate: a few per cent of the peak already cost a third of it.

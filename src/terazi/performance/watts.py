@@ -13,7 +13,7 @@ from terazi.models.spec import ModelSpec
 from terazi.performance.efficiency import classify
 from terazi.performance.outlook import Forecast, Interval
 from terazi.performance.phases import Phase, phases, request_mix
-from terazi.performance.power import POWER_SPREAD, Draw, draw, kwh_per_mtok
+from terazi.performance.power import NO_POWER_OF_CPU, POWER_SPREAD, Draw, draw, kwh_per_mtok
 from terazi.placement.plan import Plan
 
 
@@ -42,9 +42,10 @@ def with_watts(
 ) -> Forecast:
     """*said* with its watts, mean over prompts and answers; kWh and cost are of a million answer tokens."""
     draws = draws_of(plan, machine)
-    if isinstance(draws, str) or not draws:
-        why = draws if isinstance(draws, str) else "no power: no figure for this CPU"
-        return replace(said, basis=(*said.basis, why, "no cost: the energy isn't known"))
+    if isinstance(draws, str):
+        return replace(said, basis=(*said.basis, draws, "no cost: the energy isn't known"))
+    if not draws:
+        return replace(said, basis=(*said.basis, NO_POWER_OF_CPU))
     work, mix = phases(spec, plan, machine, workload, said), request_mix(workload, said)
     seconds = mix.prompt_s + mix.decode_s
     watts = (cards_w(draws, work[0]) * mix.prompt_s + cards_w(draws, work[-1]) * mix.decode_s) / seconds
