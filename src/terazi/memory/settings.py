@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 
 if TYPE_CHECKING:
-    # every command would wait for it, and few are for vLLM
     from terazi.memory.vllm.settings import VllmSettings
 
 #: One member an engine.

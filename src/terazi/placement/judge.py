@@ -4,20 +4,22 @@ In: ``ModelSpec``, ``Machine``, complete settings. Out: ``Judged``. Search and c
 nothing else decides whether something fits.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Machine
 from terazi.memory.bill import HOST, Bill, Memory, Term
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
-from terazi.memory.llama_cpp.scale import Scale
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import place_tensors
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.plan import DeviceShare, Shortfall, Verdict
 from terazi.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from terazi.memory.llama_cpp.scale import Scale
 
 
 class Judged(NamedTuple):
@@ -53,7 +55,7 @@ def judge(
     capacity: Capacity,
     companions: tuple[Companion, ...] = (),
     *,
-    scale: Scale | None = None,
+    scale: "Scale | None" = None,
 ) -> Judged:
     """Weigh *settings*, with what is loaded beside the model, and hold them against *capacity*.
 

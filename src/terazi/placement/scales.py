@@ -5,10 +5,13 @@ and over with other contexts and layouts.
 """
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import Device
-from terazi.memory.llama_cpp.scale import Scale
 from terazi.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from terazi.memory.llama_cpp.scale import Scale
 
 
 class Scales:
@@ -22,15 +25,27 @@ class Scales:
         self._isa = isa
         # the model is kept beside its scale, so that its number stays its own
         self._scales: dict[tuple[int, tuple[Device, ...]], Scale] = {}
+        self._asked: dict[tuple[int, tuple[Device, ...]], ModelSpec] = {}
         self._twins: dict[int, tuple[ModelSpec, ModelSpec]] = {}
 
-    def of(self, spec: ModelSpec, devices: tuple[Device, ...]) -> Scale:
+    def of(self, spec: ModelSpec, devices: tuple[Device, ...]) -> "Scale":
         """The scale of *spec* on *devices*."""
         key = id(spec), devices
         scale = self._scales.get(key)
         if scale is None:
+            # a search of one bill spares the import
+            from terazi.memory.llama_cpp.scale import Scale
+
             scale = self._scales[key] = Scale(spec, devices, self._isa)
         return scale
+
+    def again(self, spec: ModelSpec, devices: tuple[Device, ...]) -> "Scale | None":
+        """The scale from the second time on: a single bill is sooner made without one."""
+        key = id(spec), devices
+        if key in self._asked or key in self._scales:
+            return self.of(spec, devices)
+        self._asked[key] = spec
+        return None
 
     def twin(self, spec: ModelSpec, make: Callable[[ModelSpec], ModelSpec]) -> ModelSpec:
         """What *make* makes of *spec*, made once."""

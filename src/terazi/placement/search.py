@@ -175,7 +175,7 @@ class Search:
         return self._survey(self._on_host(settings), (), partial=False).host_fits(())
 
     def _judge(self, settings: LlamaCppSettings) -> Judged:
-        scale = self.scales.of(self.spec, self.machine.devices)
+        scale = self.scales.again(self.spec, self.machine.devices)
         return judge(self.spec, self.machine, settings, self.capacity, self.companions, scale=scale)
 
     def _survey(self, settings: LlamaCppSettings, devices: tuple[Device, ...], *, partial: bool) -> Space:

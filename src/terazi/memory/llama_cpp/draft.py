@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
-from terazi.memory.companion import Companion
+from terazi.memory.companion import DRAFT, Companion
 from terazi.memory.llama_cpp.buffers import backend_of
 from terazi.memory.llama_cpp.cache_rules import WITHOUT_CACHE
 from terazi.memory.llama_cpp.context import CACHELESS, Context
@@ -21,7 +21,7 @@ from terazi.memory.llama_cpp.draft_head import HEADS
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved, resolve
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.speculation import DRAFT, NGRAM_KINDS, Speculation
+from terazi.memory.llama_cpp.speculation import NGRAM_KINDS, Speculation
 from terazi.models.spec import ModelSpec
 
 #: Drafts that go without an embedding, an output matrix or a cache of their own.

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from terazi.memory.bill import Bill, BillLine, LineBasis, Term
+from terazi.memory.companion import DRAFT
 from terazi.memory.llama_cpp.context import Context
 from terazi.memory.llama_cpp.draft import DraftContext
 from terazi.memory.llama_cpp.draft_checks import hidden_width
@@ -14,7 +15,7 @@ from terazi.memory.llama_cpp.draft_growth import NGRAM, WeighContext, draft_grow
 from terazi.memory.llama_cpp.process import second_context_line
 from terazi.memory.llama_cpp.resolve import SERVERS, Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.speculation import DRAFT, ngram_bytes
+from terazi.memory.llama_cpp.speculation import ngram_bytes
 
 
 def with_draft(bill: Bill, model: Context, draft: DraftContext | None, weigh_context: WeighContext) -> Bill:

@@ -9,11 +9,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
+from terazi.memory.companion import DRAFT
 from terazi.memory.llama_cpp.context import Context
 from terazi.memory.llama_cpp.draft import DraftContext
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.llama_cpp.speculation import DRAFT, ngram_growth_bytes
+from terazi.memory.llama_cpp.speculation import ngram_growth_bytes
 
 WeighContext: TypeAlias = Callable[[Context], Bill]
 #: The part that lines of n-gram tables name.

@@ -241,11 +241,11 @@ def resized_groups(
         device, cells = by_id.get(name), window_cells if window else resolved.n_ctx_seq
         rows = cells * resolved.n_stream
         layers = n_bytes = 0
-        for k_width, v_width, index_width, blocks in widths:
+        for k_width, v_width, index, blocks in widths:
             layers += blocks
             n_bytes += blocks * (
                 _cache_bytes(device, settings.type_k, k_width, rows)
-                + _cache_bytes(device, settings.type_k, index_width, rows)
+                + _cache_bytes(device, settings.type_k, index, rows)
                 + _cache_bytes(device, settings.type_v, v_width, rows)
             )
         groups.append(CacheGroup(name, window, layers, cells, n_bytes))

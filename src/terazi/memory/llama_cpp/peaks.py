@@ -1,9 +1,9 @@
 """The peak of a tape as a rule over its sizes: what best fit decides is a question, asked once for all sizes alike.
 
-In: a tape, and values for its variables. Out: the peak of its buffer. Sizes are linear in a few quantities (products
-of variables, and what is left when one is rounded up), and so is every address. A play notes each comparison that
-the quantities don't answer by being positive; the notes of all plays make a tree, at whose ends the peak is the
-largest of a few sums. Whoever gives the same answers comes to the same end without playing.
+In: a tape, and values for its variables. Out: the peak of its buffer. Sizes are linear in a few quantities
+(products of variables, and sizes that have to be rounded up), and so is every address. A play notes each comparison
+that isn't answered by the quantities being positive; the notes of all plays make a tree, at whose ends the peak is
+the largest of a few sums. Whoever gives the same answers comes to the same end without playing.
 """
 
 from collections.abc import Sequence
@@ -91,13 +91,12 @@ class Peaks:
         root = self._trees.get(repeats)
         if root is None:
             root = self._trees[repeats] = _Question(())
-        last, step, answer = root, root.yes, True
+        step = root.yes
         while isinstance(step, _Question):
             total = 0
             for index, coefficient in step.form:
                 total += coefficient * found[index]
-            last, answer = step, total >= 0
-            step = step.yes if answer else step.no
+            step = step.yes if total >= 0 else step.no
         if step is None:
             step = self._played(root, found, repeats)
             if step is None:
@@ -122,13 +121,12 @@ class Peaks:
         step, answer = root, True
         for form, then in arena.asked:
             following = step.yes if answer else step.no
-            if following is None:
+            if not isinstance(following, _Question):
                 following = _Question(form)
                 if answer:
                     step.yes = following
                 else:
                     step.no = following
-            assert isinstance(following, _Question)
             step, answer = following, then
         if answer:
             step.yes = end

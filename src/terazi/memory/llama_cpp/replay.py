@@ -5,7 +5,7 @@ Contexts, slots, batches and outputs are variables of the drawing (``dims``); eq
 (``abridge``); what is left is a tape a buffer (``tape``). Whatever isn't proven to be the same is drawn anew.
 """
 
-from collections.abc import Hashable
+from typing import TYPE_CHECKING
 
 from terazi.memory.llama_cpp.abridge import abridge
 from terazi.memory.llama_cpp.abridged import (
@@ -38,6 +38,9 @@ from terazi.memory.llama_cpp.sketch import Batch
 from terazi.memory.llama_cpp.tape import Tape, record
 from terazi.memory.llama_cpp.weights import Placement
 from terazi.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
 
 
 class Replays:

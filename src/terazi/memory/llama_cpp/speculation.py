@@ -7,8 +7,6 @@ Sources, b11434: ``common/common.h`` (defaults), ``common/speculative.cpp`` (kin
 from dataclasses import dataclass
 from typing import Final
 
-#: The part that the bill's lines of a draft name.
-DRAFT: Final = "draft"
 #: Kinds that run a context of their own.
 DRAFT_KINDS: Final = frozenset({"draft-simple", "draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark"})
 #: Kinds that look tokens up in what was said before.
