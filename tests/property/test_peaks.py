@@ -16,7 +16,7 @@ MONOMIALS = (0, monomial(0), monomial(1), monomial(0, 1))
 
 @st.composite
 def sizes(draw: st.DrawFn) -> Size:
-    """A polynomial in two variables that is at least 0 for all that are at least 1, and what it is rounded up to."""
+    """A polynomial in two variables, at least 0 for all that are at least 1, and what it is rounded up to."""
     terms = {m: draw(COEFFICIENTS) for m in draw(st.lists(st.sampled_from(MONOMIALS), min_size=1, unique=True))}
     below = sum(coefficient for coefficient in terms.values() if coefficient < 0)
     if below:

@@ -22,8 +22,8 @@ Size: TypeAlias = tuple[int, int]
 _BITS: Final = 80
 #: Bytes; larger coefficients might not add up in so many bits.
 _LARGEST = 1 << 56
-#: With more questions on the way, or more ends, playing is no slower.
-_QUESTIONS, _ENDS = 160, 96
+#: With more questions on the way, or with so many ends that each was reached less than twice, playing is no slower.
+_QUESTIONS, _ENDS = 160, 16
 
 
 class _Question:
@@ -69,8 +69,9 @@ class Peaks:
         self._doubtful = tuple(size for size in tape.sizes if min((c for _, c in size[0]), default=0) <= 0)
         self._trees: dict[tuple[int, ...], _Question] = {}
         self._known: dict[int, Form | bool] = {}
-        #: how many there are; too many from the start if a coefficient has no room
-        self._ends = 0 if all(abs(c) < _LARGEST for terms, _ in tape.sizes for _, c in terms) else _ENDS + 1
+        self._ends = self._asked = 0
+        #: no tree is grown any more; nor ever, if a coefficient has no room
+        self._plain = any(abs(c) >= _LARGEST for terms, _ in tape.sizes for _, c in terms)
 
     def peak(self, values: Values, repeats: tuple[int, ...]) -> int:
         """The peak of the buffer in bytes.
@@ -82,9 +83,10 @@ class Peaks:
         Raises:
             ArithmeticError: for a size below 0.
         """
-        if self._ends > _ENDS or (self._doubtful and any(values.of(terms) <= 0 for terms, _ in self._doubtful)):
+        if self._plain or (self._doubtful and any(values.of(terms) <= 0 for terms, _ in self._doubtful)):
             # empty tensors have ways of their own
             return play(self._tape, rounded(self._tape, values), repeats)
+        self._asked += 1
         found = list(map(values.product, self._monomials))
         for terms, unit in self._uneven:
             found.append(pad(values.of(terms), unit))
@@ -114,9 +116,10 @@ class Peaks:
         arena = _Arena(self._known)
         sizes = [(sum(c * found[index] for index, c in _terms(form)), form) for form in self._forms]
         if not _perform(self._tape, arena, sizes, repeats):
-            self._ends = _ENDS + 1
+            self._plain = True
             return None
         self._ends += 1
+        self._plain = self._ends > _ENDS and self._ends * 2 > self._asked
         end = _End(arena.highest())
         step, answer = root, True
         for form, then in arena.asked:

@@ -212,7 +212,7 @@ def _circle(part: Part, arena: Arena, address: list[int], sizes: Sequence[int], 
 
 
 def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: Sequence[int]) -> None:
-    """``Arena.take`` and ``Arena.release`` for one event after the other, the first written out: time goes here."""
+    """``Arena.take`` and ``Arena.release`` for one event after the other, written out: time goes here."""
     blocks, peak = arena.blocks, arena.peak
     for what, tensor, index, owned in events:
         size = sizes[index]
@@ -223,25 +223,51 @@ def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: S
                 peak = max(peak, at + size)
                 continue
             best_size = _BEYOND
-            best = 0
-            for place, block in enumerate(blocks):
+            best = blocks[0]
+            for block in blocks:
                 # the open end is longer than all others and comes last, so it is the last resort
                 if size <= block[1] <= best_size:
-                    best, best_size = place, block[1]
-            block = blocks[best]
-            at = address[tensor] = block[0]
-            block[0] = end = at + size
-            block[1] = best_size - size
+                    best = block
+                    best_size = block[1]
+            at = address[tensor] = best[0]
+            best[0] = end = at + size
             if best_size == size:
-                del blocks[best]
-            peak = max(peak, end)
+                blocks.remove(best)
+            else:
+                best[1] = best_size - size
+            if end > peak:
+                peak = end
             continue
         at = address[tensor]
         if what == TRIM:
-            at, size = at + size, sizes[owned] - size
+            at += size
+            size = sizes[owned] - size
             if size <= 0:
                 continue
-        arena.release(at, size)
+        if arena.ragged or not size:
+            arena.release(at, size)
+            continue
+        place = 0
+        before = None
+        for block in blocks:
+            if block[0] >= at:
+                break
+            before = block
+            place += 1
+        else:
+            arena.release(at, size)
+            continue
+        touches = block[0] == at + size
+        if before is not None and before[0] + before[1] == at:
+            before[1] += size
+            if touches:
+                before[1] += block[1]
+                del blocks[place]
+        elif touches:
+            block[0] = at
+            block[1] += size
+        else:
+            blocks.insert(place, [at, size])
     arena.peak = peak
 
 
