@@ -183,6 +183,10 @@ class Deployment:
         }
 
 
+#: Fewer tokens give no rate: the first one counts as generated in no time, and the check for readiness makes one.
+_TIMED_TOKENS = 16
+
+
 def live_figures(props: str | None, slots: str | None, metrics: str | None) -> dict[str, Any]:
     """What the engine's three answers say; None for what it doesn't tell. Rates are means since it started."""
     said: dict[str, Any] = {"build": None, "context": None, "slots": None, "slots_busy": None}
@@ -202,7 +206,8 @@ def live_figures(props: str | None, slots: str | None, metrics: str | None) -> d
         ("prefill_tok_s", "prompt_tokens", "prompt_s"),
     ):
         said[tokens] = counts.get(tokens)
-        said[name] = counts[tokens] / counts[seconds] if counts.get(seconds) and tokens in counts else None
+        timed = counts.get(seconds) and counts.get(tokens, 0) >= _TIMED_TOKENS
+        said[name] = counts[tokens] / counts[seconds] if timed else None
     return said
 
 

@@ -25,6 +25,13 @@ def test_figures() -> None:
     assert said["prompt_tokens"] == 0
 
 
+def test_the_token_that_shows_readiness_is_no_rate() -> None:
+    after_start = METRICS.replace("_total 300", "_total 1").replace("seconds_total 4", "seconds_total 1e-06")
+    said = live_figures(PROPS, SLOTS, after_start)
+    assert said["output_tokens"] == 1
+    assert said["decode_tok_s"] is None
+
+
 @pytest.mark.parametrize("body", [None, "", "[]", "nonsense", '{"error": 1}'])
 def test_silence_and_nonsense_are_unknown(body: str | None) -> None:
     said = live_figures(body, body, body)
