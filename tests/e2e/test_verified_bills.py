@@ -21,8 +21,9 @@ import family_twins
 import model_zoo
 import projector_twins
 from deadline import until
+from demo_files import smollm2
 from fake_hub import FakeHub, Sparse
-from running import REPO, engines_of, environment, smollm2, terazi, up
+from running import REPO, engines_of, environment, terazi, up
 from terazi.cli.main import main
 from terazi.memory.llama_cpp.settings import BUILD
 from terazi.models.sources import load_model

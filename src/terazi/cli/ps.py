@@ -86,8 +86,7 @@ def _live(model: dict[str, Any]) -> list[str]:
     for name, text in (("decode_tok_s", "decode"), ("prefill_tok_s", "prompt")):
         if live[name] is not None:
             said = forecast[name] if forecast else None
-            expected = (
-                f", forecast {' … '.join(format_figure(said[k]) for k in ('low', 'mid', 'high'))}" if said else ""
-            )
+            figures = " … ".join(format_figure(said[end]) for end in ("low", "mid", "high")) if said else ""
+            expected = f", forecast {figures}" if said else ""
             lines.append(f"  {text} {format_figure(live[name])} tok/s a stream since the start{expected}")
     return lines

@@ -29,6 +29,8 @@ from terazi.supervisor.runner import EngineRunner
 from terazi.telemetry.reconciliation import ProcessMemory, Reconciliation, to_json
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
+#: The engine leaves the first token of an answer out of its time, so the token that proved it ready took none.
+_MEASURABLE_S = 0.01
 _UNNAMEABLE = re.compile(r"[,\s-]*[,\s][,\s-]*")
 
 
@@ -183,10 +185,6 @@ class Deployment:
         }
 
 
-#: Fewer tokens give no rate: the first one counts as generated in no time, and the check for readiness makes one.
-_TIMED_TOKENS = 16
-
-
 def live_figures(props: str | None, slots: str | None, metrics: str | None) -> dict[str, Any]:
     """What the engine's three answers say; None for what it doesn't tell. Rates are means since it started."""
     said: dict[str, Any] = {"build": None, "context": None, "slots": None, "slots_busy": None}
@@ -206,8 +204,8 @@ def live_figures(props: str | None, slots: str | None, metrics: str | None) -> d
         ("prefill_tok_s", "prompt_tokens", "prompt_s"),
     ):
         said[tokens] = counts.get(tokens)
-        timed = counts.get(seconds) and counts.get(tokens, 0) >= _TIMED_TOKENS
-        said[name] = counts[tokens] / counts[seconds] if timed else None
+        long_enough = counts.get(seconds, 0.0) >= _MEASURABLE_S and tokens in counts
+        said[name] = counts[tokens] / counts[seconds] if long_enough else None
     return said
 
 

@@ -92,12 +92,11 @@ def weigh_model(
         return weigh(argument, machine, workload, pins, price_per_kwh=price_per_kwh)
     spec = load_model(argument)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
-        # what was asked for is longer than what would be chosen
-        workload = dataclasses.replace(workload, context=workload.prompt + workload.output)
+        workload = _for_short_model(workload, spec.context_length)
     if (engine or _usual_engine(spec)) == "vllm":
         from terazi.service import weigh_vllm
 
-        return weigh_vllm.weigh_spec(spec, machine, workload, pins)
+        return weigh_vllm.weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
     if "tensor_parallel" in pins:
         raise UsageError(
             "--tensor-parallel is a setting of vLLM, and this would be weighed for llama.cpp",
@@ -106,6 +105,20 @@ def weigh_model(
     from terazi.service.weigh_llama_cpp import weigh_spec
 
     return weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
+
+
+def _for_short_model(workload: Workload, length: int) -> Workload:
+    """*workload* for a model of *length* tokens, which is less than its prompt and answer.
+
+    The usual lengths are nobody's wish, and give way; asked for, they come before its length.
+    """
+    usual = Workload()
+    if (workload.prompt, workload.output) != (usual.prompt, usual.output):
+        return dataclasses.replace(workload, context=workload.prompt + workload.output)
+    output = max(1, length // 4)
+    return dataclasses.replace(
+        workload, prompt=max(1, min(usual.prompt, length - output)), output=min(output, usual.output)
+    )
 
 
 def _is_modelfile(argument: str) -> bool:
@@ -143,7 +156,7 @@ def weigh_command(
         return weigh_ollama.weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
     from terazi.service import weigh_vllm
 
-    return weigh_vllm.weigh_words(spoken, machine, prompt=prompt, output=output)
+    return weigh_vllm.weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
 
 
 def split_command_line(line: str) -> list[str]:

@@ -25,16 +25,17 @@ def test_figures() -> None:
     assert said["prompt_tokens"] == 0
 
 
-def test_the_token_that_shows_readiness_is_no_rate() -> None:
-    after_start = METRICS.replace("_total 300", "_total 1").replace("seconds_total 4", "seconds_total 1e-06")
-    said = live_figures(PROPS, SLOTS, after_start)
-    assert said["output_tokens"] == 1
-    assert said["decode_tok_s"] is None
-
-
 @pytest.mark.parametrize("body", [None, "", "[]", "nonsense", '{"error": 1}'])
 def test_silence_and_nonsense_are_unknown(body: str | None) -> None:
     said = live_figures(body, body, body)
     assert said["context"] is None
     assert said["decode_tok_s"] is None
     assert said["slots"] in {None, 0}
+
+
+def test_a_rate_of_no_measurable_time_is_unknown() -> None:
+    """As after the token that proves an engine ready: one token in a microsecond, says the engine."""
+    told = "llamacpp:tokens_predicted_total 1\nllamacpp:tokens_predicted_seconds_total 1e-06\n"
+    said = live_figures(None, None, told)
+    assert said["output_tokens"] == 1
+    assert said["decode_tok_s"] is None
