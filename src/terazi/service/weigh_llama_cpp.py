@@ -236,9 +236,6 @@ def _weighing(
     speed = None
     if isinstance(outcome, Plan):
         speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
-        if llama_cpp_settings(outcome.settings).speculation.kinds:
-            said = "without speculation: what drafts save or cost depends on how many are right, and isn't forecast"
-            speed = dataclasses.replace(speed, basis=(*speed.basis, said))
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 
