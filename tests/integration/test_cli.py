@@ -351,7 +351,7 @@ def test_a_command_with_a_draft_names_both_files_and_what_each_holds(tmp_path: P
     assert set(by_part) == {"", "draft"}
     (host,) = document["plan"]["devices"]
     assert host["beside_bytes"] == by_part["draft"]
-    assert any("speculation" in text for text in document["forecast"]["basis"])
+    assert any("guessing ahead" in text for text in document["forecast"]["basis"])
     again = json.loads(terazi(tmp_path, "weigh", "--json", "--", *document["plan"]["argv"]).stdout)
     assert again["bill"]["lines"] == document["bill"]["lines"]
     page = terazi(tmp_path, "weigh", "--", *command).stdout
