@@ -12,7 +12,8 @@ from terazi.memory.vllm.settings import Speculation, VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.performance.calibration import Calibration, DeviceCalibration
-from terazi.performance.forecast import Forecast, forecast, score, users_within
+from terazi.performance.forecast import Forecast, forecast, score
+from terazi.performance.many_users import users_within
 from terazi.placement.plan import Plan
 from terazi.placement.vllm import follow_vllm
 from vllm_cases import CONFIGS, llama
