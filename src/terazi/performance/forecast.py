@@ -109,6 +109,14 @@ def forecast(
         basis=tuple(basis),
         prefill_share=share,
     )
+    if workload.ttft_limit_s is not None or workload.itl_limit_s is not None:
+        from terazi.performance.many_users import served
+        from terazi.performance.queueing import within_limits
+
+        users = within_limits(
+            lambda n: served(model, workload, n, known), workload, prefill_spread, together_spread
+        )
+        said = replace(said, users_at_slo=users)
     if not machine.devices:  # start-up is part of the product
         return replace(said, basis=(*said.basis, NO_POWER_OF_CPU))
     from terazi.performance.watts import with_watts

@@ -66,3 +66,12 @@ def test_a_draft_head_shows_in_the_forecast() -> None:
     assumed = forecast(llama_spec(), plan, ON, one)
     assert any("assumed" in b for b in assumed.basis)
     assert assumed.decode_tok_s.high / assumed.decode_tok_s.low > half.decode_tok_s.high / half.decode_tok_s.low
+
+
+def test_limits_of_the_workload_are_answered_with_an_interval() -> None:
+    limited = replace(WORK, itl_limit_s=0.02)
+    said = forecast(llama_spec(), _plan(), ON, limited).users_at_slo
+    assert said is not None
+    assert said.low <= said.mid <= said.high
+    assert said.mid == users_within(llama_spec(), _plan(), ON, WORK, itl_s=0.02)
+    assert forecast(llama_spec(), _plan(), ON, WORK).users_at_slo is None

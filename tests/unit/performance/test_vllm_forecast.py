@@ -136,6 +136,9 @@ def test_users_within_limits_are_those_that_the_forecast_shows() -> None:
     assert fits.ttft_s.mid <= 2.0
     assert beyond.itl_s.mid > 0.025 or beyond.ttft_s.mid > 2.0
     assert users_within(SPEC, plan, on, work, itl_s=1e-4) == 0
+    said = forecast(SPEC, plan, on, replace(work, users=most, itl_limit_s=0.025, ttft_limit_s=2.0)).users_at_slo
+    assert said is not None
+    assert said.low <= said.mid == most <= said.high
 
 
 def test_a_calibration_counts_before_the_table() -> None:
