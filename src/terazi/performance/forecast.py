@@ -5,18 +5,21 @@ In: ``ModelSpec``, ``Plan``, ``Machine``, ``Workload``, a ``Calibration`` if the
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import Machine
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
-from terazi.memory.vllm.settings import VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
 from terazi.performance.outlook import Forecast, Interval, faster, slower, widen
 from terazi.performance.power import NO_POWER_OF_CPU
 from terazi.performance.timing import Timing
 from terazi.placement.plan import Plan
+
+if TYPE_CHECKING:
+    from terazi.performance.calibration import Calibration
 
 __all__ = ["Forecast", "Interval", "forecast", "score"]
 
@@ -32,7 +35,7 @@ def forecast(
     workload: Workload,
     *,
     tariff_per_kwh: float | None = None,
-    calibration: Calibration | None = None,
+    calibration: "Calibration | None" = None,
     accepted: float | None = None,
     cached: int = 0,
 ) -> Forecast:
@@ -44,7 +47,7 @@ def forecast(
         accepted: guessed tokens that are right, of those drafted, where the plan guesses; None is assumed.
         cached: tokens of the prompt that the prefix cache holds already.
     """
-    if isinstance(plan.settings, VllmSettings):
+    if not isinstance(plan.settings, LlamaCppSettings):
         from terazi.performance.vllm_forecast import forecast_vllm
 
         return forecast_vllm(
@@ -125,7 +128,7 @@ def forecast(
 
 
 def score(
-    spec: ModelSpec, machine: Machine, workload: Workload, calibration: Calibration | None = None
+    spec: ModelSpec, machine: Machine, workload: Workload, calibration: "Calibration | None" = None
 ) -> Callable[[Plan], float]:
     """A judge of plans for ``placement.solve``: output tokens per second of the workload, prompts included.
 
@@ -134,7 +137,7 @@ def score(
 
     def judge(plan: Plan) -> float:
         users, output = max(1, workload.users), max(1, workload.output)
-        if isinstance(plan.settings, VllmSettings):
+        if not isinstance(plan.settings, LlamaCppSettings):
             from terazi.performance.queueing import Load
             from terazi.performance.vllm_forecast import VllmTiming
 
