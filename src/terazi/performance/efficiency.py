@@ -129,6 +129,8 @@ _ASSUMED_CORE_FLOPS: Final = 20e9
 _SMALLEST_READ: Final = 2.02e9
 #: Cards without usable FP16 (GTX 10 series) compute in FP32 and int8: at least this many operations per byte.
 _MIN_FLOPS_PER_BYTE: Final = 25.0
+#: Apple's newest chips list no rate; those that do have 25 to 38 operations a byte, the later ones 33 to 40.
+_APPLE_FLOPS_PER_BYTE: Final = 34.0
 
 # Compiled when first used (``re`` keeps them): a machine without cards needs none.
 _HBM: Final = r"\b(A30|A100|H100|H200|H20|GH200|B100|B200|GB200|B300|V100|P100|A800|H800)"
@@ -182,6 +184,8 @@ def with_prompt_factor(efficiency: Efficiency, factor: float) -> Efficiency:
 
 def prompt_flops(card_class: CardClass, listed: float | None, bandwidth: float) -> float:
     """The rate that a prompt's operations are measured against: with 16-bit accumulation, as llama.cpp does."""
+    if listed is None and card_class is CardClass.APPLE:
+        return _APPLE_FLOPS_PER_BYTE * bandwidth
     doubled = (listed or 0.0) * (_GEFORCE_DOUBLE if card_class is CardClass.GEFORCE else 1.0)
     return max(doubled, _MIN_FLOPS_PER_BYTE * bandwidth)
 

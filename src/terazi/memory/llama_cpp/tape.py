@@ -235,8 +235,7 @@ def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: S
                 blocks.remove(best)
             else:
                 best[1] = best_size - size
-            if end > peak:
-                peak = end
+            peak = max(peak, end)
             continue
         at = address[tensor]
         if what == TRIM:
