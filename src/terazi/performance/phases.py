@@ -127,14 +127,14 @@ def _routed(tensor: Tensor) -> bool:
 
 
 def _phase(job: _Job, name: str, *, tok_s: float, batch: float, depth: float) -> Phase:
-    spec, plan, machine, workload = job
+    spec, plan, machine, _ = job
     by_id = {d.id: d for d in machine.devices}
     streams = 1.0 if name == "prompt" else batch
     step_s = batch / tok_s
     held = {s.id: _computed_bytes(spec, s) for s in plan.devices}
     weights = sum(held.values()) or 1
     active, per_token = active_share(spec, batch), 2 * active_parameters(spec)
-    filled = min(1.0, depth * streams / max(1.0, (workload.context or depth) * max(1, workload.users)))
+    filled = _filled(job, depth * streams)
     parts: dict[str, _Part] = {}
     seconds: dict[str, float] = {}
     for share in plan.devices:
@@ -159,6 +159,21 @@ def _phase(job: _Job, name: str, *, tok_s: float, batch: float, depth: float) ->
         )
     host = seconds.get(HOST, 0.0) / whole if whole else 0.0
     return Phase(name, tok_s, loads, intensity, min(1.0, host))
+
+
+def _filled(job: _Job, tokens: float) -> float:
+    """Share of the plan's cache that *tokens* tokens take, all streams together.
+
+    llama.cpp makes the cache for what was asked; vLLM takes what memory is left, so there the tokens are counted by
+    the model's own heads, at two bytes a number or one.
+    """
+    spec, plan, _, workload = job
+    if isinstance(plan.settings, LlamaCppSettings):
+        return min(1.0, tokens / max(1.0, (workload.context or tokens) * max(1, workload.users)))
+    wide = 1 if "fp8" in plan.settings.kv_cache_dtype else 2
+    row = sum(spec.head_count_kv) * (spec.key_length + spec.value_length) * wide
+    held = sum(s.kv_bytes for s in plan.devices)
+    return min(1.0, tokens * row / held) if held else 0.0
 
 
 def _computed_bytes(spec: ModelSpec, share: DeviceShare) -> int:
