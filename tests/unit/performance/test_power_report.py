@@ -246,3 +246,15 @@ def test_caps_on_a_split_cost_prompts_and_hardly_tokens() -> None:
     free, capped = speeds(None), speeds(200)
     assert capped.decode_tok_s.mid / free.decode_tok_s.mid > 0.9
     assert 0.5 < capped.prefill_tok_s.mid / free.prefill_tok_s.mid < 0.8
+
+
+def test_experts_on_the_host_leave_the_card_waiting() -> None:
+    spec = llama_spec(experts=8, experts_used=2)
+    where = machine(card(0))
+    plan = solve(spec, where, WORKLOAD, {"n_cpu_moe": 16})
+    assert isinstance(plan, Plan)
+    said = forecast(spec, plan, where, plan.workload)
+    token = phases(spec, plan, where, plan.workload, said)[1]
+    assert token.host_busy > 0.5
+    assert token.loads["CUDA0"].busy < 0.5
+    assert token.host_busy + token.loads["CUDA0"].busy <= 1.0
