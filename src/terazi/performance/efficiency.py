@@ -8,13 +8,15 @@ beside it is a line of ``benchmarks/fit_speed.py``'s print-out over ``benchmarks
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from terazi.hardware.host import cpu_flops
 from terazi.hardware.machine import Basis, Device, Figure, Host
-from terazi.performance.calibration import DeviceCalibration
 from terazi.performance.card_factors import decode_factor, prompt_factor
 from terazi.performance.roofline import Efficiency, Rates
+
+if TYPE_CHECKING:
+    from terazi.performance.calibration import DeviceCalibration
 
 
 class CardClass(StrEnum):
@@ -184,7 +186,7 @@ def prompt_flops(card_class: CardClass, listed: float | None, bandwidth: float) 
     return max(doubled, _MIN_FLOPS_PER_BYTE * bandwidth)
 
 
-def speed_of_device(device: Device, calibrated: DeviceCalibration | None = None) -> Speed:
+def speed_of_device(device: Device, calibrated: "DeviceCalibration | None" = None) -> Speed:
     """What *device* should deliver; what was *calibrated* on this machine counts before any table."""
     card_class = classify(device)
     efficiency = CLASSES[card_class]
@@ -216,7 +218,7 @@ def speed_of_device(device: Device, calibrated: DeviceCalibration | None = None)
     return speed if calibrated is None else with_calibration(speed, calibrated)
 
 
-def with_calibration(speed: Speed, found: DeviceCalibration) -> Speed:
+def with_calibration(speed: Speed, found: "DeviceCalibration") -> Speed:
     """*speed* with what was measured on this machine in place of the class's constants."""
     rates, e = speed.rates, speed.rates.efficiency
     if found.decode_bytes_per_s is not None:
@@ -243,7 +245,7 @@ def with_calibration(speed: Speed, found: DeviceCalibration) -> Speed:
     )
 
 
-def speed_of_host(host: Host, calibrated: DeviceCalibration | None = None) -> Speed:
+def speed_of_host(host: Host, calibrated: "DeviceCalibration | None" = None) -> Speed:
     """What the CPU and its RAM should deliver; what was *calibrated* on this machine counts first."""
     name = host.cpu_name or "CPU"
     cores = max(1, host.cores)

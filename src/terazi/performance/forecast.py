@@ -6,13 +6,13 @@ In: ``ModelSpec``, ``Plan``, ``Machine``, ``Workload``, a ``Calibration`` if the
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import Machine
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
-from terazi.memory.vllm.settings import VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
 from terazi.performance.guessing import guessing_of, guessing_words
 from terazi.performance.outlook import Forecast, Interval, faster, slower, widen
@@ -21,6 +21,9 @@ from terazi.performance.queueing import Load, Served, serve, users_at_slo
 from terazi.performance.speculation import ACCEPTED_SPREAD
 from terazi.performance.timing import Timing
 from terazi.placement.plan import Plan
+
+if TYPE_CHECKING:
+    from terazi.performance.calibration import Calibration
 
 __all__ = ["Forecast", "Interval", "forecast", "score", "users_within"]
 
@@ -38,7 +41,7 @@ def forecast(
     workload: Workload,
     *,
     tariff_per_kwh: float | None = None,
-    calibration: Calibration | None = None,
+    calibration: "Calibration | None" = None,
     accepted: float | None = None,
     cached: int = 0,
 ) -> Forecast:
@@ -50,7 +53,7 @@ def forecast(
         accepted: guessed tokens that are right, of those drafted, where the plan guesses; None is assumed.
         cached: tokens of the prompt that the prefix cache holds already.
     """
-    if isinstance(plan.settings, VllmSettings):
+    if not isinstance(plan.settings, LlamaCppSettings):
         from terazi.performance.vllm_forecast import forecast_vllm
 
         return forecast_vllm(
@@ -154,7 +157,7 @@ def users_within(
     *,
     ttft_s: float | None = None,
     itl_s: float | None = None,
-    calibration: Calibration | None = None,
+    calibration: "Calibration | None" = None,
 ) -> int:
     """The most users at once that still see the first token within *ttft_s* and each next one within *itl_s*.
 
@@ -165,7 +168,7 @@ def users_within(
         ttft_s, itl_s: limits in seconds; None is no limit.
     """
     at: Callable[[int], Served]
-    if isinstance(plan.settings, VllmSettings):
+    if not isinstance(plan.settings, LlamaCppSettings):
         from terazi.performance.vllm_forecast import VllmTiming
 
         timing = VllmTiming.of(
@@ -184,7 +187,7 @@ def users_within(
 
 
 def score(
-    spec: ModelSpec, machine: Machine, workload: Workload, calibration: Calibration | None = None
+    spec: ModelSpec, machine: Machine, workload: Workload, calibration: "Calibration | None" = None
 ) -> Callable[[Plan], float]:
     """A judge of plans for ``placement.solve``: output tokens per second of the workload, prompts included.
 
@@ -193,7 +196,7 @@ def score(
 
     def judge(plan: Plan) -> float:
         users, output = max(1, workload.users), max(1, workload.output)
-        if isinstance(plan.settings, VllmSettings):
+        if not isinstance(plan.settings, LlamaCppSettings):
             from terazi.performance.vllm_forecast import VllmTiming
 
             timing = VllmTiming.of(

@@ -7,14 +7,13 @@ the watts meanwhile. ``forecast`` turns them into intervals.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration
 from terazi.performance.collectives import Fabric, fabric_of
 from terazi.performance.efficiency import (
     PREFILL_SPREAD,
@@ -31,6 +30,9 @@ from terazi.performance.roofline import SCORE_BYTES, PromptWork, Rates, decode_s
 from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
 from terazi.placement.plan import Plan
+
+if TYPE_CHECKING:
+    from terazi.performance.calibration import Calibration
 
 #: Share of the ideal overlap that pipelined micro-batches reach over several cards (``benchmarks/fit_speed.py``).
 OVERLAP = 0.8
@@ -60,7 +62,9 @@ class Timing:
     fabric: Fabric | None = None  # between devices that every layer is cut over
 
     @classmethod
-    def of(cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: Calibration | None = None) -> "Timing":
+    def of(
+        cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: "Calibration | None" = None
+    ) -> "Timing":
         settings = llama_cpp_settings(plan.settings)
         resolved = resolve(spec, settings, machine.devices)
         load = dict(traffic(spec, settings, resolved, plan.bill, machine.host.isa))
@@ -222,7 +226,7 @@ class Timing:
         return (*said, *hops, "roofline: active weights and cache over bandwidth, plus a cost per layer")
 
 
-def _speed(name: str, device: Device | None, machine: Machine, calibration: Calibration | None) -> Speed:
+def _speed(name: str, device: Device | None, machine: Machine, calibration: "Calibration | None") -> Speed:
     if device is None:
         found = calibration.device(HOST, machine.host.cpu_name or "CPU") if calibration is not None else None
         return speed_of_host(machine.host, found)
