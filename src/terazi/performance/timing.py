@@ -25,7 +25,7 @@ from terazi.performance.efficiency import (
     speed_of_host,
 )
 from terazi.performance.links import boundary_s, slot_bytes_per_s
-from terazi.performance.power import Draw, draw
+from terazi.performance.power import DECODE, DECODE_CORE_SHARE, PREFILL, Draw, draw
 from terazi.performance.roofline import SCORE_BYTES, PromptWork, Rates, decode_step_s, prompt_s
 from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
@@ -87,11 +87,16 @@ class Timing:
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
         )
 
-    def rates(self, name: str) -> Rates:
-        """The device's rates, slowed by its power cap."""
+    def rates(self, name: str, *, prompt: bool = False) -> Rates:
+        """The device's rates, slowed by its power cap. That limits averages: in a layer split cards take turns."""
         rates = self.speeds[name].rates
         limit = self.draws.get(name)
-        slow = limit.speed if limit is not None else 1.0
+        slow = 1.0
+        if limit is not None and prompt:
+            slow = limit.speed_at(PREFILL, 1.0)
+        elif limit is not None:
+            turns = len(self.draws) if self.fabric is None else 1
+            slow = limit.speed_at(DECODE._replace(busy=1 / turns), DECODE_CORE_SHARE)
         return rates._replace(bandwidth=rates.bandwidth * slow, flops=rates.flops * slow)
 
     def step(self, *, batch: int, depth: float, checked: int = 0) -> Timed:
@@ -157,7 +162,7 @@ class Timing:
             if name == HOST and self._computed_on_card(micro):
                 parts[name] = self._streamed_s(work)
             else:
-                parts[name] = prompt_s(self.rates(name), work)
+                parts[name] = prompt_s(self.rates(name, prompt=True), work)
         hops = sum(
             boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=micro)
             for a, b in boundaries(self.resolved)
@@ -183,7 +188,7 @@ class Timing:
     def _streamed_s(self, work: PromptWork) -> float:
         """Host layers of a large batch: their weights cross the first card's slot once a micro-batch."""
         first = self.resolved.devices[0]
-        rates = self.rates(first.id) if first.id in self.speeds else speed_of_device(first).rates
+        rates = self.rates(first.id, prompt=True) if first.id in self.speeds else speed_of_device(first).rates
         wire = work.batches * work.read_bytes / slot_bytes_per_s(first)
         return wire + prompt_s(rates, work._replace(read_bytes=0.0, packed_weights=0.0))
 
