@@ -8,6 +8,7 @@ from terazi.hardware.machine import Machine
 from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
+from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
 from terazi.performance.power import POWER_SPREAD, kwh_per_mtok
 from terazi.performance.timing import Timing
@@ -47,7 +48,13 @@ class Forecast:
 
 
 def forecast(
-    spec: ModelSpec, plan: Plan, machine: Machine, workload: Workload, *, tariff_per_kwh: float | None = None
+    spec: ModelSpec,
+    plan: Plan,
+    machine: Machine,
+    workload: Workload,
+    *,
+    tariff_per_kwh: float | None = None,
+    calibration: Calibration | None = None,
 ) -> Forecast:
     """Speed, latency and energy of *plan* on *machine* under *workload*.
 
@@ -56,8 +63,9 @@ def forecast(
 
     Args:
         tariff_per_kwh: price of electricity, in the currency that the cost shall have.
+        calibration: what was measured on *machine*.
     """
-    model = Timing.of(spec, plan, machine)
+    model = Timing.of(spec, plan, machine, calibration)
     streams = max(1, min(workload.users, model.resolved.n_seq_max))
     depth = min(workload.prompt + workload.output / 2, float(model.resolved.n_ctx_seq))
     prompt = max(1, min(workload.prompt, model.resolved.n_ctx_seq))
@@ -104,11 +112,13 @@ def forecast(
     )
 
 
-def score(spec: ModelSpec, machine: Machine, workload: Workload) -> Callable[[Plan], float]:
+def score(
+    spec: ModelSpec, machine: Machine, workload: Workload, calibration: Calibration | None = None
+) -> Callable[[Plan], float]:
     """A judge of plans for ``placement.solve``: output tokens per second of the workload, prompts included."""
 
     def judge(plan: Plan) -> float:
-        said = forecast(spec, plan, machine, workload)
+        said = forecast(spec, plan, machine, workload, calibration=calibration)
         users, output = max(1, workload.users), max(1, workload.output)
         waves = -(-users // max(1, llama_cpp_settings(plan.settings).n_parallel or 1))
         seconds = users * said.ttft_s.mid + waves * output * said.itl_s.mid

@@ -150,10 +150,12 @@ def kernels_prompt_s(
     *,
     tokens: int,
     micro_batch: int,
+    cached: int = 0,
 ) -> float:
-    """Seconds of one device's part of a prompt of *tokens* tokens, with an empty cache."""
+    """Seconds of one device's part of a prompt of *tokens* tokens, of which *cached* are in the cache already."""
     work = work or _NOTHING
-    whole, rest = divmod(tokens, micro_batch)
+    fresh = max(1, tokens - cached)
+    whole, rest = divmod(fresh, micro_batch)
     seconds = 0.0
     for size, count in ((micro_batch, whole), (rest, 1)):
         if size and count:
@@ -163,7 +165,9 @@ def kernels_prompt_s(
     seconds += weights_s(calibration, work.output, 1)
     rate = calibration.prefill_attention_flops_per_s or calibration.attention_flops_per_s
     if rate is not None:
-        seconds += load.attention_flops(tokens, flops_per_pair(spec)) / rate
+        each = flops_per_pair(spec)
+        before = load.attention_flops(cached, each) if cached else 0.0
+        seconds += (load.attention_flops(tokens, each) - before) / rate
     return seconds
 
 

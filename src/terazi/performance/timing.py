@@ -14,6 +14,7 @@ from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
+from terazi.performance.calibration import Calibration, DeviceCalibration
 from terazi.performance.efficiency import (
     CardClass,
     Ground,
@@ -22,6 +23,7 @@ from terazi.performance.efficiency import (
     speed_of_device,
     speed_of_host,
 )
+from terazi.performance.kernels import KernelWork, kernel_work, kernels_prompt_s, kernels_step_s
 from terazi.performance.links import boundary_s, slot_bytes_per_s
 from terazi.performance.power import Draw, draw
 from terazi.performance.roofline import Rates, decode_step_s, distinct_experts, prefill_s
@@ -53,9 +55,11 @@ class Timing:
     traffic: Mapping[str, DeviceTraffic]
     speeds: Mapping[str, Speed]
     draws: Mapping[str, Draw | None]
+    timed_kernels: Mapping[str, DeviceCalibration]
+    kernel_work: Mapping[str, KernelWork]
 
     @classmethod
-    def of(cls, spec: ModelSpec, plan: Plan, machine: Machine) -> "Timing":
+    def of(cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: Calibration | None = None) -> "Timing":
         settings = llama_cpp_settings(plan.settings)
         resolved = resolve(spec, settings, machine.devices)
         load = traffic(spec, settings, resolved, plan.bill, machine.host.isa)
@@ -64,6 +68,7 @@ class Timing:
             name: speed_of_device(by_id[name]) if name in by_id else speed_of_host(machine.host) for name in load
         }
         draws = {name: draw(by_id[name], speeds[name].card_class) for name in load if name in by_id}
+        timed = _timed_kernels(load, by_id, machine, calibration)
         return cls(
             spec=spec,
             machine=machine,
@@ -72,6 +77,8 @@ class Timing:
             traffic=load,
             speeds=speeds,
             draws=draws,
+            timed_kernels=timed,
+            kernel_work=kernel_work(spec, settings, resolved, machine.host.isa) if timed else {},
         )
 
     def rates(self, name: str) -> Rates:
@@ -85,6 +92,10 @@ class Timing:
         """One decode step for *batch* streams, each *depth* tokens deep."""
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
+            if name in self.timed_kernels:
+                own, work = self.timed_kernels[name], self.kernel_work.get(name)
+                parts[name] = kernels_step_s(own, self.spec, work, t, batch=batch, depth=depth)
+                continue
             touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, batch)
             experts = t.expert_bytes * (touched / self.spec.expert_count if self.spec.expert_count else 1.0)
             parts[name] = decode_step_s(
@@ -109,6 +120,10 @@ class Timing:
         per_pair = 2.0 * heads * (self.spec.key_length + self.spec.value_length)
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
+            if name in self.timed_kernels and not (name == HOST and self._computed_on_card(micro)):
+                own, kernels = self.timed_kernels[name], self.kernel_work.get(name)
+                parts[name] = kernels_prompt_s(own, self.spec, kernels, t, tokens=tokens, micro_batch=micro)
+                continue
             touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, micro)
             experts = t.expert_bytes * (touched / self.spec.expert_count if self.spec.expert_count else 1.0)
             read = t.dense_bytes + experts
@@ -183,3 +198,17 @@ class Timing:
         known = {name: d for name, d in self.draws.items() if d is not None}
         watts = sum(d.watts(timed.by_device[name] / timed.seconds) for name, d in known.items())
         return watts, sum(d.limit_w for d in known.values())
+
+
+def _timed_kernels(
+    load: Mapping[str, DeviceTraffic],
+    devices: Mapping[str, Device],
+    machine: Machine,
+    calibration: Calibration | None,
+) -> Mapping[str, DeviceCalibration]:
+    """The devices whose kernels were timed on this machine."""
+    if calibration is None:
+        return {}
+    names = {name: devices[name].name if name in devices else machine.host.cpu_name or "CPU" for name in load}
+    found = {name: calibration.device(name, called) for name, called in names.items()}
+    return {name: own for name, own in found.items() if own is not None and own.kernels}

@@ -1,6 +1,5 @@
 """``terazi calibrate``: finds the engine, sees that the machine is quiet, measures, keeps."""
 
-import asyncio
 import json
 import os
 import tempfile
@@ -25,6 +24,7 @@ from terazi.service.config import load_config
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.paths import cache_dir
 from terazi.service.records import store_file
+from terazi.service.stoppable import run
 from terazi.service.stopwatch import Stopwatch
 from terazi.service.weigh import find_machine
 from terazi.supervisor.find_engine import find_llama_server, list_devices
@@ -79,17 +79,21 @@ def calibrate(
     machine, notes = as_engine_sees(probed, binary, list_devices(binary), load_catalogue())
     watch = Stopwatch(binary, threads=machine.host.cores)
     busy = _quiet_or_refuse(progress, look_at_others, force=force)
-    with tempfile.TemporaryDirectory(prefix="terazi-calibrate-") as folder:
-        calibrator = Calibrator(
-            watch,
-            host=machine.host,
-            devices=[(d.id, d.name) for d in machine.devices],
-            folder=folder,
-            progress=progress,
-            types=types,
-            effort=effort,
-        )
-        found = asyncio.run(calibrator.measure())
+
+    async def measured() -> Measured:
+        with tempfile.TemporaryDirectory(prefix="terazi-calibrate-") as folder:
+            calibrator = Calibrator(
+                watch,
+                host=machine.host,
+                devices=[(d.id, d.name) for d in machine.devices],
+                folder=folder,
+                progress=progress,
+                types=types,
+                effort=effort,
+            )
+            return await calibrator.measure()
+
+    found = run(measured())
     report = _report(probed, binary, found, (*notes, *busy))
     _keep(report, binary)
     return report
