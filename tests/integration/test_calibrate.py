@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import timed_engine as truth
 from deadline import until
-from fakes import timed_engine as truth
 from running import REPO, engines_of, environment, terazi
 
-FAKE = REPO / "tests" / "fakes" / "timed_engine.py"
+FAKE = REPO / "tests" / "timed_engine.py"
 
 
 def timed(home: Path) -> dict[str, str]:

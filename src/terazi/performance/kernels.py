@@ -95,10 +95,10 @@ def kernel_of(kernels: Sequence[KernelTime], dtype: str) -> KernelTime:
     """
     if not kernels:
         raise ValueError("no kernels")
-    same = next((k for k in kernels if k.dtype == dtype), None)
+    same = next((k for k in kernels if k.dtype.lower() == dtype.lower()), None)
     if same is not None:
         return same
-    wanted = TYPE_BY_NAME.get(dtype)
+    wanted = next((kind for name, kind in TYPE_BY_NAME.items() if name.lower() == dtype.lower()), None)
     if wanted is None:
         return kernels[0]
 

@@ -58,7 +58,7 @@ def calibration_from_json(said: object) -> Calibration:
                 for x in _list(said["links"])
             ),
         )
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
         raise ValueError(f"not a whole calibration: {error}") from error
 
 
@@ -69,10 +69,10 @@ def _device(said: dict[str, Any]) -> DeviceCalibration:
         known[name] = None if pair is None else (_positive(pair[0]), _positive(pair[1]))
     kernels = tuple(KernelTime(str(k["dtype"]), _batches(k["batches"])) for k in _list(said["kernels"]))
     if not all(k.batches for k in kernels):
-        raise ValueError("a kernel without times")
+        raise ValueError("not a kernel: it has no times")
     layers = _batches(said["layer_batches"])
     if kernels and not layers:
-        raise ValueError("kernels without a layer's cost")
+        raise ValueError("not whole: kernels without a layer's cost")
     return DeviceCalibration(
         device=str(said["device"]),
         name=str(said["name"]),

@@ -7,12 +7,17 @@ used with a wide interval, and that is said.
 
 import json
 import os
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Machine
+from terazi.models.spec import ModelSpec
 from terazi.performance.calibration import Calibration
+from terazi.placement.plan import Plan
 from terazi.service.records import store_file
 from terazi.units import GIB
+
+if TYPE_CHECKING:
+    from terazi.performance.forecast import Forecast
 
 ENGINE = "llama.cpp"
 #: What a stale calibration's figures may be off by.
@@ -38,14 +43,19 @@ class InUse(NamedTuple):
 
 
 def machine_key(machine: Machine) -> str:
-    """What tells machines apart as far as speed goes, readable: CPU, cores, memory and cards.
+    """What tells machines apart as far as speed goes, readable: CPU, cores and memory.
 
-    Free memory and the host's name don't count: equal parts are equally fast.
+    Free memory and the host's name don't count: equal parts are equally fast. Cards are no part of it, since which
+    of them there are depends on the engine that looks; each is told by its own id and name.
     """
     host = machine.host
-    parts = [f"{host.cpu_name or 'CPU'}, {host.cores} cores, {round(host.ram_total_bytes / GIB)} GiB"]
-    parts += [f"{d.id} {d.name} {round(d.memory_total_bytes / GIB)} GiB" for d in machine.devices]
-    return "; ".join(parts)
+    return f"{host.cpu_name or 'CPU'}, {host.cores} cores, {round(host.ram_total_bytes / GIB)} GiB"
+
+
+def model_key(spec: ModelSpec, plan: Plan) -> str:
+    """What tells models, and where their layers are, apart as far as speed goes."""
+    layers = ",".join(f"{d.id}:{d.layers[1] - d.layers[0] + 1}" for d in plan.devices if d.layers is not None)
+    return f"{spec.name} {spec.quantisation} {spec.weights_bytes} {layers}"
 
 
 def driver_text() -> str:
@@ -68,7 +78,7 @@ def program_of(path: str) -> Program | None:
     return Program(path, stat.st_mtime_ns, stat.st_size)
 
 
-def in_use(machine: Machine, *, build: str | None = None) -> InUse | None:
+def calibration_of(machine: Machine, *, build: str | None = None) -> InUse | None:
     """The calibration of *machine*; None if it never was calibrated, or is another machine than this one.
 
     Args:
@@ -96,6 +106,25 @@ def in_use(machine: Machine, *, build: str | None = None) -> InUse | None:
     if stale is None:
         return InUse(chosen.calibration, words, None)
     return InUse(_widened(chosen.calibration), f"{words}; {stale}: run terazi calibrate again", stale)
+
+
+def taught(said: "Forecast", spec: ModelSpec, plan: Plan, machine: Machine) -> "Forecast":
+    """*said*, corrected by what deployments of *plan*'s model reached on this machine, if there were enough."""
+    path = store_file()
+    if not os.path.exists(path):  # noqa: PTH110 - as above
+        return said
+    from terazi.telemetry.store.lookup import measured
+
+    found = measured(path, machine_key(machine), ENGINE)
+    if found is None or not found.speeds:
+        return said
+    from terazi.performance.learned import corrected, learn
+
+    wanted, newest = model_key(spec, plan), found.speeds[0][1]
+    # an engine's update may have changed its speed
+    ratios = [real / told for model, build, _, real, told in found.speeds if (model, build) == (wanted, newest)]
+    learned = learn(ratios)
+    return said if learned is None else corrected(said, learned)
 
 
 class _Candidate(NamedTuple):

@@ -148,7 +148,7 @@ def main() -> None:
     if argv == ["--version"]:
         print("version: 0.6.0-dev (build 11434, commit abc)")
     elif argv == ["--help"]:
-        print((Path(__file__).resolve().parents[1] / "golden" / "llama_cpp" / "help.txt").read_text())
+        print((Path(__file__).resolve().parent / "golden" / "llama_cpp" / "help.txt").read_text())
     elif argv == ["--list-devices"]:
         print("Available devices:")
     else:
