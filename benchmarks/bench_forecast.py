@@ -25,9 +25,11 @@ import aiohttp
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.bench import parse_timings
 from terazi.performance.calibration import Calibration, DeviceCalibration, KernelTime
-from terazi.performance.forecast import Forecast, Interval, forecast
+from terazi.performance.efficiency import DECODE_SPREAD
+from terazi.performance.forecast import Interval, forecast
 from terazi.performance.kernel_fit import quiet
 from terazi.performance.saved_calibration import calibration_to_json
+from terazi.performance.timing import Timing
 from terazi.placement.plan import Plan
 from terazi.service.bystanders import look
 from terazi.service.calibrate import calibrate
@@ -120,13 +122,18 @@ def fastest(found: Sequence[Calibration]) -> Calibration:
     return dataclasses.replace(found[0], devices=tuple(map(merge, zip(*(c.devices for c in found), strict=True))))
 
 
-def expected(case: Case, calibration: Calibration) -> Forecast:
-    """The forecast of exactly the command that was run."""
+def expected(case: Case, calibration: Calibration) -> tuple[Interval, Interval]:
+    """Tokens per second of all streams, and seconds to the first token, of exactly the command that was run."""
     machine = find_machine(None)
     weighed = weigh_command(case.argv, machine, prompt=case.prompt, output=OUTPUT)
     assert isinstance(weighed.outcome, Plan)
-    workload = dataclasses.replace(weighed.workload, users=case.streams, prompt=case.prompt, output=OUTPUT)
-    return forecast(weighed.spec, weighed.outcome, machine, workload, calibration=calibration)
+    workload = dataclasses.replace(weighed.workload, users=1, prompt=case.prompt, output=OUTPUT)
+    alone = forecast(weighed.spec, weighed.outcome, machine, workload, calibration=calibration)
+    timing = Timing.of(weighed.spec, weighed.outcome, machine, calibration)
+    step = timing.step(batch=case.streams, depth=case.prompt + OUTPUT / 2)
+    low, high = timing.spread(step.by_device, DECODE_SPREAD)
+    mid = case.streams / step.seconds
+    return Interval(low=low * mid, mid=mid, high=high * mid), alone.ttft_s
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -170,14 +177,14 @@ def print_table(cases: Sequence[Case], calibration: Calibration) -> None:
     errors: dict[str, list[float]] = {"tok/s": [], "TTFT ms": []}
     within = 0
     for case in cases:
-        said = expected(case, calibration)
+        decode, ttft = expected(case, calibration)
         rows = []
         if case.steps_s:
             step = quiet(case.steps_s)
-            rows.append(("tok/s", case.streams / step.seconds, said.throughput_tok_s, step))
+            rows.append(("tok/s", case.streams / step.seconds, decode, step))
         if case.firsts_s:
             first = quiet(case.firsts_s)
-            low, mid, high = (1e3 * s for s in (said.ttft_s.low, said.ttft_s.mid, said.ttft_s.high))
+            low, mid, high = (1e3 * s for s in (ttft.low, ttft.mid, ttft.high))
             rows.append(
                 (
                     "TTFT ms",

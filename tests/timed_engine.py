@@ -14,6 +14,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 #: Seconds for a byte of each type with one token at once, and how many tokens go for the price of one.
 PER_BYTE = {"f16": (2e-11, 8), "q8_0": (3e-11, 4), "q4_K": (4e-11, 2)}
@@ -35,7 +36,8 @@ class Shape:
     def __init__(self, path: str) -> None:
         self.data = Path(path).read_bytes()[: 8 << 20]
         _, tensors, pairs = struct.unpack_from("<IQQ", self.data, 4)
-        self.at, self.keys = 24, {}
+        self.at = 24
+        self.keys: dict[str, Any] = {}
         for _ in range(pairs):
             key = self.string()
             self.keys[key] = self.value(self.number("I"))
@@ -69,16 +71,14 @@ class Shape:
     def step_s(self, tokens: int, depth: int, *, sampled: int) -> float:
         bits = {"f16": 16, "q8_0": 8.5, "q4_K": 4.5, "type14": 6.5625, "type2": 4.5, "type3": 5, "type6": 5.5,
                 "type13": 5.5}  # fmt: skip
-        seconds = self.keys["llama.block_count"] * LAYER_S
+        seconds = float(self.keys["llama.block_count"] * LAYER_S)
         for name, dtype, elements in self.matrices:
             if name == "token_embd.weight":
                 continue
             n = sampled if name == "output.weight" else tokens
             seconds += kernel_s(dtype, elements * bits[dtype] / 8, n) if n else 0
-        pairs = tokens * depth
-        return (
-            seconds + 4.0 * self.keys["llama.embedding_length"] * self.keys["llama.block_count"] * pairs / ATTENTION
-        )
+        flops = 4.0 * self.keys["llama.embedding_length"] * self.keys["llama.block_count"] * tokens * depth
+        return seconds + float(flops) / ATTENTION
 
 
 def bench(argv: list[str]) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from demo_files import smollm2
 from gguf_writer import INT32, UINT16, Typed, write_gguf
 from model_zoo import gemma3_27b, llama8b, llama70b
-from running import smollm2, terazi
+from running import terazi
 
 MAGIC = b"GGUF"
 

@@ -63,7 +63,8 @@ def test_a_safetensors_model_is_weighed_for_vllm(model: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "bill (vllm 0.32.0)" in done.stdout
     assert "verdict: fits (CUDA0" in done.stdout
-    assert "no forecast" in done.stderr
+    assert "forecast (80 %" in done.stdout
+    assert "between tokens" in done.stdout
 
 
 def test_a_command_line_holds_what_a_real_engine_reported(model: Path, tmp_path: Path) -> None:
@@ -72,7 +73,8 @@ def test_a_command_line_holds_what_a_real_engine_reported(model: Path, tmp_path:
     found = document(tmp_path, "--", *shlex.split(command))
     assert found["bill"]["engine"] == "vllm"
     assert found["verdict"] == "fits"
-    assert found["forecast"] is None
+    speed = found["forecast"]["decode_tok_s"]
+    assert speed["low"] < speed["mid"] < speed["high"]
     assert "262144 tokens" in " ".join(found["plan"]["reasons"])
     assert found["plan"]["argv"][:3] == ["vllm", "serve", str(model)]
     assert sum(line["bytes"] for line in found["bill"]["lines"]) == found["bill"]["total_bytes"]

@@ -18,6 +18,7 @@ from terazi.errors import TeraziError, UsageError
 COMMANDS: Final = {
     "weigh": ("terazi.cli.weigh", "say what a model, or a ready command line, would hold where"),
     "calibrate": ("terazi.cli.calibrate", "measure this machine, so that forecasts rest on it"),
+    "cost": ("terazi.cli.cost", "own hardware against hosted alternatives, for a month of the same work"),
     "up": ("terazi.cli.up", "plan, launch and serve at one address"),
     "chat": ("terazi.cli.chat", "talk to a served model"),
     "ps": ("terazi.cli.ps", "what is running, and what it holds"),

@@ -30,6 +30,17 @@ def add_price(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price-per-kwh", type=_price, metavar="X", help="of electricity, for the cost")
 
 
+def add_power(parser: argparse.ArgumentParser) -> None:
+    """``--price-per-kwh`` and what else decides about watts and money."""
+    group = parser.add_argument_group("power and money")
+    group.add_argument("--price-per-kwh", type=_price, metavar="X", help="of electricity, for the cost")
+    group.add_argument("--currency", metavar="CODE", help="that prices are in (default USD)")
+    group.add_argument("--psu", type=_watts, metavar="W", help="rating of the power supply, to have it judged")
+    group.add_argument(
+        "--duty", type=_share, metavar="SHARE", help="of the month that the machine works, e.g. 0.25"
+    )
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Engine settings that may be pinned; what isn't given is chosen and said."""
     group = parser.add_argument_group("engine settings (chosen when not given)")
@@ -129,6 +140,20 @@ def _price(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError("must be a price, e.g. 0.30")
+    return value
+
+
+def _watts(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < 1e6:
+        raise argparse.ArgumentTypeError("must be watts, e.g. 850")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("must be above 0 and at most 1, e.g. 0.25")
     return value
 
 

@@ -36,7 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask the engine too: a sparse twin of the model is loaded on stand-in devices of this host, and each "
         "figure is compared (exit code 4 if one differs)",
     )
-    options.add_price(parser)
+    parser.add_argument("--svg", metavar="FILE", help="draw the device map, the roofline and the power caps there")
+    parser.add_argument("--html", metavar="FILE", help="the same as a page with tables")
+    options.add_power(parser)
     options.add_workload(parser)
     options.add_settings(parser)
     parser.usage = "terazi weigh [options] MODEL | terazi weigh [options] -- llama-server -m MODEL …"
@@ -53,6 +55,10 @@ def run(args: argparse.Namespace) -> int:
             hint="e.g. terazi weigh demo, or: terazi weigh -- llama-server -m model.gguf -c 8192",
         )
     if args.commands is not None:
+        if args.svg is not None or args.html is not None:
+            raise UsageError(
+                "--svg and --html draw one thing, not a file of commands", hint="give the command itself"
+            )
         if args.verify:
             raise UsageError(
                 "--verify takes one thing to weigh, not a file of commands",
@@ -74,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             engine=args.engine,
             price_per_kwh=args.price_per_kwh,
         )
-    weighing = with_records(weighing)
+    weighing = _with_power(with_records(weighing), args)
     if args.verify:
         from terazi.service.verify_bill import verify
 
@@ -87,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
         from terazi.cli.render import render_weighing
 
         print(render_weighing(weighing))
+    if args.svg is not None or args.html is not None:
+        _draw(weighing, args)
     for note in (*weighing.notes, *weighing.spec.reasons):
         print(f"note: {note}", file=sys.stderr)
     return _code(weighing)
@@ -110,12 +118,33 @@ def _weigh_file(args: argparse.Namespace) -> int:
             if not words:
                 continue
             weighing = weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
-            text = document_text(with_records(weighing))
+            text = document_text(_with_power(with_records(weighing), args))
         except TeraziError as error:
             failed = True
             text = error_text(line[:_COMMAND_LINE_LIMIT], error)
         print(text, flush=True)
     return 1 if failed else 0
+
+
+def _draw(weighing: Weighing, args: argparse.Namespace) -> None:
+    from terazi.cli.draw import draw_html, draw_svg, write
+
+    for path, draw in ((args.svg, draw_svg), (args.html, draw_html)):
+        if path is not None:
+            write(path, draw, weighing)
+            tell([f"drawn: {path}"])
+
+
+def _with_power(weighing: Weighing, args: argparse.Namespace) -> Weighing:
+    if weighing.forecast is None or not weighing.machine.devices:
+        return weighing
+    from terazi.service.config import load_config
+    from terazi.service.power import power_terms, with_power
+
+    terms = power_terms(
+        load_config(), price_per_kwh=args.price_per_kwh, currency=args.currency, psu_w=args.psu, duty=args.duty
+    )
+    return with_power(weighing, terms)
 
 
 def _lines(path: str) -> Iterator[str]:

@@ -16,7 +16,7 @@ from terazi.memory.llama_cpp.weights import place_tensors
 from terazi.models.ggml_types import TYPE_BY_NAME
 from terazi.models.spec import ModelSpec, Tensor
 from terazi.performance.calibration import DeviceCalibration, KernelTime
-from terazi.performance.roofline import distinct_experts
+from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import DeviceTraffic, is_expert, skipped_blocks
 
 #: Tables of which a token reads one row, unless tied to the output.
@@ -165,9 +165,8 @@ def kernels_prompt_s(
     seconds += weights_s(calibration, work.output, 1)
     rate = calibration.prefill_attention_flops_per_s or calibration.attention_flops_per_s
     if rate is not None:
-        each = flops_per_pair(spec)
-        before = load.attention_flops(cached, each) if cached else 0.0
-        seconds += (load.attention_flops(tokens, each) - before) / rate
+        pairs = load.pairs(tokens) - (load.pairs(cached) if cached else 0.0)
+        seconds += pairs * flops_per_pair(spec) / rate
     return seconds
 
 

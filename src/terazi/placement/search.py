@@ -23,6 +23,7 @@ from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.judge import Judged, judge
 from terazi.placement.layout import Role, Room, alone, spread
+from terazi.placement.scales import Scales
 from terazi.placement.sums import Space, place, survey
 
 #: Pins that leave the layout to the engine's own rule; only ``-ngl`` is then searched.
@@ -50,6 +51,7 @@ class Search:
     machine: Machine
     capacity: Capacity
     pins: Mapping[str, object]
+    scales: Scales
     companions: tuple[Companion, ...] = ()
 
     @property
@@ -173,10 +175,13 @@ class Search:
         return self._survey(self._on_host(settings), (), partial=False).host_fits(())
 
     def _judge(self, settings: LlamaCppSettings) -> Judged:
-        return judge(self.spec, self.machine, settings, self.capacity, self.companions)
+        scale = self.scales.again(self.spec, self.machine.devices)
+        return judge(self.spec, self.machine, settings, self.capacity, self.companions, scale=scale)
 
     def _survey(self, settings: LlamaCppSettings, devices: tuple[Device, ...], *, partial: bool) -> Space:
-        return survey(self.spec, self.machine, devices, settings, self.capacity, partial=partial)
+        return survey(
+            self.spec, self.machine, devices, settings, self.capacity, partial=partial, scales=self.scales
+        )
 
     def _singles(self, space: Space, devices: Sequence[Device], limit: int) -> list[Counts]:
         """Cards that hold everything alone, fastest first, equal ones once."""

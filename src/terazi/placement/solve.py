@@ -18,6 +18,7 @@ from terazi.placement.explain import explain_layout
 from terazi.placement.identity import plan_id
 from terazi.placement.judge import Judged, growth_reason, memlock_reason
 from terazi.placement.plan import Plan, Refusal, Verdict
+from terazi.placement.scales import Scales
 from terazi.placement.search import Found, Search, largest
 from terazi.units import MIB, format_bytes, pad
 
@@ -57,7 +58,9 @@ def solve(
         UsageError: for an unknown pin, or what llama.cpp itself refuses.
     """
     pins = checked_pins(pins)
-    search = Search(spec=spec, machine=machine, capacity=capacity_of(machine), pins=pins)
+    search = Search(
+        spec=spec, machine=machine, capacity=capacity_of(machine), pins=pins, scales=Scales(machine.host.isa)
+    )
     base = base_settings(workload, pins)
     reasons: list[str] = []
     settings, found = _with_context(search, base, workload, reasons)
@@ -181,7 +184,12 @@ def finish(search: Search, workload: Workload, found: Found, reasons: tuple[str,
 def _plan(search: Search, workload: Workload, judged: Judged, reasons: tuple[str, ...]) -> Plan:
     judged, growth = _plan_growth(search, judged)
     settings = judged.settings
-    said = [*reasons, *_slots_reason(settings, judged), *explain_layout(search.machine, judged), *growth]
+    said = [
+        *reasons,
+        *_slots_reason(settings, judged),
+        *explain_layout(search.machine, judged, search.pins),
+        *growth,
+    ]
     kv = sum(s.kv_bytes for s in judged.shares)
     if kv:
         kind = settings.type_k if settings.type_k == settings.type_v else f"{settings.type_k}/{settings.type_v}"

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.blocks import recurrent_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
@@ -24,6 +23,7 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.layout import Role, Room
+from terazi.placement.scales import Scales
 
 #: Assumed where a card's bandwidth is unknown; only the order of the cards depends on it.
 _ASSUMED_BANDWIDTH = 300e9
@@ -91,11 +91,12 @@ def survey(
     capacity: Capacity,
     *,
     partial: bool,
+    scales: Scales,
 ) -> Space:
     """The search space for *settings*. *partial*: some layers stay on the host, which changes compute buffers."""
-    twin = _short_twin(spec)
+    twin = scales.twin(spec, _short_twin)
     trial_settings = replace(settings, n_cpu_moe=min(settings.n_cpu_moe, twin.block_count))
-    fixed, host_fixed = _beside_layers(twin, machine, devices, trial_settings, partial=partial)
+    fixed, host_fixed = _beside_layers(twin, machine, devices, trial_settings, partial=partial, scales=scales)
     whole: dict[tuple[str, bool], Sequence[int]] = {}
     for device in devices:
         if _kind(device) not in whole:
@@ -162,20 +163,21 @@ def _beside_layers(
     settings: LlamaCppSettings,
     *,
     partial: bool,
+    scales: Scales,
 ) -> tuple[dict[Role, int], int]:
     """What a device holds beside its layers and its driver context, by role, and the same for the host."""
     fixed = dict.fromkeys(Role, 0)
     layers = twin.block_count + 1
     if not devices:
-        return fixed, _trial(twin, machine, (), settings, ())[1]
+        return fixed, _trial(twin, machine, (), settings, (), scales=scales)[1]
     start = 1 if partial and layers > 2 else 0
-    one, host = _trial(twin, machine, devices[:1], settings, (layers - start,))
+    one, host = _trial(twin, machine, devices[:1], settings, (layers - start,), scales=scales)
     fixed[Role.ALONE] = one[0]
     if len(devices) > 1 and layers - start > 1:
         several = devices[: min(len(devices), _TRIAL_DEVICES, layers - start)]
         counts = [(layers - start) // len(several)] * len(several)
         counts[0] += layers - start - sum(counts)
-        found, host_of_several = _trial(twin, machine, several, settings, counts)
+        found, host_of_several = _trial(twin, machine, several, settings, counts, scales=scales)
         fixed[Role.FIRST], fixed[Role.LAST] = found[0], found[-1]
         fixed[Role.MIDDLE] = max(found[1:-1], default=max(found))
         host = max(host, host_of_several)
@@ -188,9 +190,11 @@ def _trial(
     devices: tuple[Device, ...],
     settings: LlamaCppSettings,
     counts: Sequence[int],
+    *,
+    scales: Scales,
 ) -> tuple[list[int], int]:
     placed = place(settings, devices, counts) if devices else settings
-    bill = weigh(twin, placed, devices, machine.host.isa)
+    bill = scales.of(twin, devices).weigh(placed)
     at = start = twin.block_count + 1 - sum(counts)
     left = []
     for device, count in zip(devices, counts, strict=True):

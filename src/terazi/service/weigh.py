@@ -92,7 +92,7 @@ def weigh_model(
     if (engine or _usual_engine(spec)) == "vllm":
         from terazi.service import weigh_vllm
 
-        return weigh_vllm.weigh_spec(spec, machine, workload, pins)
+        return weigh_vllm.weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
     from terazi.service.weigh_llama_cpp import weigh_spec
 
     return weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
@@ -133,7 +133,7 @@ def weigh_command(
         return weigh_ollama.weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
     from terazi.service import weigh_vllm
 
-    return weigh_vllm.weigh_words(spoken, machine, prompt=prompt, output=output)
+    return weigh_vllm.weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
 
 
 def split_command_line(line: str) -> list[str]:

@@ -7,10 +7,13 @@ from hypothesis import given
 from hypothesis.strategies import floats, integers, lists
 
 from specs import machine, smollm2
+from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
+from terazi.models.spec import ModelSpec
 from terazi.performance.calibration import Calibration, DeviceCalibration, KernelTime
 from terazi.performance.forecast import Forecast, forecast
 from terazi.performance.kernels import at_batch, kernel_of
+from terazi.performance.timing import Timing
 from terazi.placement.plan import Plan
 from terazi.placement.solve import solve
 
@@ -37,15 +40,21 @@ OWN = DeviceCalibration(
 )
 
 
-def said(own: DeviceCalibration | None, *, users: int = 1, prompt: int = 64) -> Forecast:
+def calibration(own: DeviceCalibration) -> Calibration:
+    return Calibration(machine="m", engine="llama.cpp", build="b1", measured_at="2026", devices=(own,))
+
+
+def planned(*, users: int, prompt: int) -> tuple[ModelSpec, Machine, Plan]:
     spec, on = smollm2(), machine()
-    work = Workload(context=2048, users=users, prompt=prompt, output=2)
-    plan = solve(spec, on, work, {})
+    plan = solve(spec, on, Workload(context=2048, users=users, prompt=prompt, output=2), {})
     assert isinstance(plan, Plan)
-    calibration = None
-    if own is not None:
-        calibration = Calibration(machine="m", engine="llama.cpp", build="b1", measured_at="2026", devices=(own,))
-    return forecast(spec, plan, on, work, calibration=calibration)
+    return spec, on, plan
+
+
+def said(own: DeviceCalibration | None, *, prompt: int = 64) -> Forecast:
+    spec, on, plan = planned(users=1, prompt=prompt)
+    used = None if own is None else calibration(own)
+    return forecast(spec, plan, on, plan.workload, calibration=used)
 
 
 def test_a_step_is_the_sum_of_its_parts() -> None:
@@ -66,7 +75,10 @@ def test_sixteen_streams_take_what_sixteen_tokens_at_once_took() -> None:
     step = (BLOCKS + OUTPUT) * 4e-10 + 30 * 80e-6
     step += 16 * 30 * 65 * 2 * 9 * 128 / 20e9
     step += 1e-4 + 16 * (5e-5 + 49_152 * 2e-9)
-    assert said(OWN, users=16).throughput_tok_s.mid == pytest.approx(16 / step, rel=0.01)
+    spec, on, plan = planned(users=16, prompt=64)
+    assert Timing.of(spec, plan, on, calibration(OWN)).step(batch=16, depth=65).seconds == pytest.approx(
+        step, rel=0.01
+    )
 
 
 def test_another_devices_figures_are_not_used() -> None:
