@@ -59,11 +59,12 @@ class Case:
         return [*words, "-cram", "0"]
 
 
-async def run_case(case: Case, server: str, repeats: int) -> None:
+async def run_case(case: Case, server: str, repeats: int, *, engine_clock: bool = False) -> None:
     """Add *repeats* times of each kind to *case*."""
+    threads = str(find_machine(None).host.cores)  # as `terazi up` starts it
 
     def launch(port: int) -> LaunchSpec:
-        argv = (server, *case.argv[1:], "--host", "127.0.0.1", "--port", str(port), "--no-webui")
+        argv = (server, *case.argv[1:], "--host", "127.0.0.1", "--port", str(port), "--no-webui", "-t", threads)
         return LaunchSpec(plan_id="", engine="llama.cpp", model_name="", argv=argv, base_url="", api_key="")
 
     connector = aiohttp.TCPConnector(force_close=True, limit=0)
@@ -86,7 +87,8 @@ async def run_case(case: Case, server: str, repeats: int) -> None:
         await ask(0, 2, cached=False)
         for _ in range(repeats):
             if case.streams == 1:
-                case.firsts_s.append((await ask(0, 1, cached=False))[1])
+                text, took_s = await ask(0, 2 if engine_clock else 1, cached=False)
+                case.firsts_s.append(parse_timings(text).prompt_s if engine_clock else took_s)
             for slot in range(case.streams):  # one after the other, into the cache
                 await ask(slot, 1, cached=True)
             answers = await asyncio.gather(*(ask(s, OUTPUT, cached=True) for s in range(case.streams)))
@@ -103,7 +105,12 @@ def fastest(found: Sequence[Calibration]) -> Calibration:
             return max((v for d in devices if (v := getattr(d, name)) is not None), default=None)
 
         kernels = tuple(
-            KernelTime(k.dtype, least(dict(d.kernels)[k.dtype] for d in devices)) for k in devices[0].kernels
+            KernelTime(
+                k.dtype,
+                least(d.kernels[i].batches for d in devices),
+                least(d.kernels[i].rows for d in devices),
+            )
+            for i, k in enumerate(devices[0].kernels)
         )
         return dataclasses.replace(
             devices[0],
@@ -145,6 +152,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--streams", default="1,4,16")
     parser.add_argument("--prompts", default="24,128,512")
     parser.add_argument("--raw", type=Path, help="where all that was measured is kept")
+    parser.add_argument(
+        "--engine-clock", action="store_true", help="time to the first token as the engine tells it, not its client"
+    )
     args = parser.parse_args(argv)
     server = find_llama_server(None, os.environ).path
     cases = [
@@ -160,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"round {number + 1}: {look().words()}", file=sys.stderr)
             found.append(calibrate(lambda text: print(text, file=sys.stderr), force=True).calibration)
             for case in cases:
-                asyncio.run(run_case(case, server, args.repeats))
+                asyncio.run(run_case(case, server, args.repeats, engine_clock=args.engine_clock))
             if args.raw is not None:
                 rows = [dataclasses.asdict(c) for c in cases]
                 args.raw.write_text(

@@ -19,15 +19,17 @@ from typing import Any
 #: Seconds for a byte of each type with one token at once, and how many tokens go for the price of one.
 PER_BYTE = {"f16": (2e-11, 8), "q8_0": (3e-11, 4), "q4_K": (4e-11, 2)}
 OTHER = (5e-11, 1)
+#: Seconds for each row and token besides.
+ROW_S = 3e-9
 LAYER_S = 25e-6
 ATTENTION = 40e9
 STEP_S, TOKEN_S, VOCAB_S = 150e-6, 90e-6, 4e-9
 TYPES = {1: "f16", 8: "q8_0", 12: "q4_K"}
 
 
-def kernel_s(dtype: str, n_bytes: float, tokens: int) -> float:
+def kernel_s(dtype: str, n_bytes: float, rows: int, tokens: int) -> float:
     per_byte, width = PER_BYTE.get(dtype, OTHER)
-    return n_bytes * per_byte * max(1.0, tokens / width)
+    return n_bytes * per_byte * max(1.0, tokens / width) + rows * ROW_S * tokens
 
 
 class Shape:
@@ -41,14 +43,13 @@ class Shape:
         for _ in range(pairs):
             key = self.string()
             self.keys[key] = self.value(self.number("I"))
-        self.matrices: list[tuple[str, str, int]] = []
+        self.matrices: list[tuple[str, str, int, int]] = []
         for _ in range(tensors):
             name, dims = self.string(), self.number("I")
             shape = [self.number("Q") for _ in range(dims)]
             kind, _ = self.number("I"), self.number("Q")
             if dims > 1:
-                elements = shape[0] * shape[1]
-                self.matrices.append((name, TYPES.get(kind, f"type{kind}"), elements))
+                self.matrices.append((name, TYPES.get(kind, f"type{kind}"), shape[0] * shape[1], shape[1]))
 
     def number(self, code: str) -> int:
         value: int = struct.unpack_from("<" + code, self.data, self.at)[0]
@@ -72,11 +73,11 @@ class Shape:
         bits = {"f16": 16, "q8_0": 8.5, "q4_K": 4.5, "type14": 6.5625, "type2": 4.5, "type3": 5, "type6": 5.5,
                 "type13": 5.5}  # fmt: skip
         seconds = float(self.keys["llama.block_count"] * LAYER_S)
-        for name, dtype, elements in self.matrices:
+        for name, dtype, elements, rows in self.matrices:
             if name == "token_embd.weight":
                 continue
             n = sampled if name == "output.weight" else tokens
-            seconds += kernel_s(dtype, elements * bits[dtype] / 8, n) if n else 0
+            seconds += kernel_s(dtype, elements * bits[dtype] / 8, rows, n) if n else 0
         flops = 4.0 * self.keys["llama.embedding_length"] * self.keys["llama.block_count"] * tokens * depth
         return seconds + float(flops) / ATTENTION
 

@@ -43,6 +43,8 @@ def test_what_is_found_is_what_the_engine_takes(tmp_path: Path) -> None:
         per_byte, width = truth.PER_BYTE.get(kernel["dtype"], truth.OTHER)
         for tokens, found in kernel["batches"]:
             assert found == pytest.approx(per_byte * max(1.0, tokens / width), rel=0.03), (kernel["dtype"], tokens)
+        for tokens, found in kernel["rows"]:
+            assert found == pytest.approx(truth.ROW_S * tokens, rel=0.1), (kernel["dtype"], tokens)
     assert [s for _, s in device["layer_batches"]] == pytest.approx([truth.LAYER_S] * 5, rel=0.1)
     assert device["attention_flops_per_s"] == pytest.approx(truth.ATTENTION, rel=0.02)
     assert device["vocab_s"] == pytest.approx(truth.VOCAB_S, rel=0.1)

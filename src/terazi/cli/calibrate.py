@@ -68,10 +68,14 @@ def _page(document: dict[str, Any]) -> str:
 def _device(device: dict[str, Any]) -> list[str]:
     layers = device["layer_batches"]
     sizes = [n for n, _ in layers]
-    lines = ["  GB/s of weights, by tokens at once", "  " + " " * 8 + "".join(f"{n:>9}" for n in sizes)]
+    lines = [
+        "  GB/s of weights in long rows, by tokens at once; ns for each row besides, of one token",
+        "  " + " " * 8 + "".join(f"{n:>9}" for n in sizes),
+    ]
     for kernel in device["kernels"]:
         rates = "".join(f"{1e-9 / s:9.2f}" for _, s in kernel["batches"])
-        lines.append(f"  {kernel['dtype']:<8}{rates}")
+        row = f"{1e9 * kernel['rows'][0][1]:9.1f}" if kernel["rows"] else ""
+        lines.append(f"  {kernel['dtype']:<8}{rates}{row}")
     lines.append("  a layer besides, us: " + " ".join(f"{s * 1e6:.0f}" for _, s in layers))
     for key, words in (
         ("attention_flops_per_s", "attention over the cache"),

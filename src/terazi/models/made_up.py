@@ -101,6 +101,11 @@ class MadeUpModel:
         return sum(t.n_bytes for t in self.tensors() if t.name.startswith("blk.") and len(t.shape) > 1)
 
     @property
+    def block_rows(self) -> int:
+        """Rows of the blocks' matrices together."""
+        return sum(t.shape[1] for t in self.tensors() if t.name.startswith("blk.") and len(t.shape) > 1)
+
+    @property
     def file_bytes(self) -> int:
         """Bytes of the whole file, but for its header."""
         return sum(_padded(t.n_bytes) for t in self.tensors())

@@ -10,15 +10,18 @@ from typing import NamedTuple
 
 
 class KernelTime(NamedTuple):
-    """How long one tensor type's matrices take: seconds for a byte of weights, by how many tokens go at once.
+    """How long one tensor type's matrices take, by how many tokens go at once.
 
     Args:
         dtype: ggml's name of the type (``q4_K``).
         batches: (tokens at once, seconds for each byte of the matrix), ascending.
+        rows: (tokens at once, seconds for each row besides): a kernel is entered and left once a row, so the short
+            rows of a small model cost more a byte.
     """
 
     dtype: str
     batches: tuple[tuple[int, float], ...]
+    rows: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

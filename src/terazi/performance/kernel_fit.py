@@ -4,8 +4,8 @@ In: points, each the quiet time of one run. Out: figures of a ``DeviceCalibratio
 the models.
 
 The runs differ in one thing at a time, so nothing is regressed: a *thin* model is almost all layer overhead, a
-*fat* one almost all matrices, the same model at a depth adds attention alone, and a server with two vocabularies
-and two numbers of streams adds sampling.
+*narrow* and a *wide* one almost all matrices, of short and of long rows; the same model at a depth adds attention
+alone, and a server with two vocabularies and two numbers of streams adds sampling.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,10 +32,18 @@ class Quiet(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What a made-up model has of each: bytes of matrices and layers."""
+    """What a made-up model has of each: bytes and rows of matrices, and layers."""
 
     block_bytes: float
+    rows: float
     layers: int
+
+
+class Runs(NamedTuple):
+    """A model's shape, and its seconds by tokens at once."""
+
+    shape: Shape
+    seconds: Mapping[int, float]
 
 
 def quiet(samples: Sequence[float]) -> Quiet:
@@ -62,44 +70,68 @@ def noise(found: Iterable[Quiet]) -> float:
     return 1 - sum(q.used for q in kept) / total if total else 0.0
 
 
-def solve_layers(
-    thin: Shape, thin_s: Mapping[int, float], fat: Shape, fat_s: Mapping[int, float]
-) -> tuple[tuple[int, float], ...]:
-    """Seconds a layer by batch, from two models of one type: two equations with two unknowns each.
+def solve_layers(thin: Runs, narrow: Runs, wide: Runs) -> tuple[tuple[int, float], ...]:
+    """Seconds a layer by batch, from three models of one type: in each, bytes, rows and layers add up to the run.
 
     Never below nothing, and never above what the thin model took in all.
 
     Raises:
-        ValueError: the two have the same bytes a layer, or share no batch.
+        ValueError: two of them are of the same proportions, or they share no batch.
     """
-    # thin_s = bytes·tau + layers·c ; fat_s likewise
-    determinant = thin.layers * fat.block_bytes - fat.layers * thin.block_bytes
-    batches = sorted(set(thin_s) & set(fat_s))
-    if determinant <= 0 or not batches:
-        raise ValueError("the models don't differ")
+    batches = sorted(set(thin.seconds) & set(narrow.seconds) & set(wide.seconds))
+    if not batches:
+        raise ValueError("the models don't differ: no batch is shared")
     found = []
-    for batch in batches:
-        c = (thin_s[batch] * fat.block_bytes - fat_s[batch] * thin.block_bytes) / determinant
-        found.append((batch, min(max(c, 0.0), thin_s[batch] / thin.layers)))
+    for n in batches:
+        # what bytes and rows would take if layers were free, and how much less with each second a layer
+        free = _two(narrow.shape, narrow.seconds[n], wide.shape, wide.seconds[n])
+        less = _two(narrow.shape, narrow.shape.layers, wide.shape, wide.shape.layers)
+        s = thin.shape
+        slope = s.layers - s.block_bytes * less[0] - s.rows * less[1]
+        if abs(slope) < 1e-9 * s.layers:
+            raise ValueError("the models don't differ in their proportions")
+        c = (thin.seconds[n] - s.block_bytes * free[0] - s.rows * free[1]) / slope
+        found.append((n, min(max(c, 0.0), thin.seconds[n] / s.layers)))
     return tuple(found)
 
 
-def kernel_time(
-    dtype: str, shape: Shape, seconds: Mapping[int, float], layers: Sequence[tuple[int, float]]
-) -> KernelTime:
-    """What the matrices of *dtype* take, with the layers' own cost taken off.
+def kernel_time(dtype: str, narrow: Runs, wide: Runs, layers: Sequence[tuple[int, float]]) -> KernelTime:
+    """What the matrices of *dtype* take a byte and a row, with the layers' own cost taken off.
 
     A larger batch never takes less than a smaller one: where noise says so, the smaller one's time was disturbed.
     """
     own = dict(layers)
-    found: list[tuple[int, float]] = []
-    for batch in sorted(seconds):
-        left = seconds[batch] - shape.layers * own.get(batch, 0.0)
+    left = [_without_layers(run, own) for run in (narrow, wide)]
+    per_byte, per_row = [], []
+    for n in sorted(set(left[0]) & set(left[1])):
+        byte_s, row_s = _two(narrow.shape, left[0][n], wide.shape, left[1][n])
+        if row_s < 0 or byte_s <= 0:  # noise: all of it is laid to the bytes of the wide one
+            byte_s, row_s = left[1][n] / wide.shape.block_bytes, 0.0
+        per_byte.append((n, byte_s))
+        per_row.append((n, row_s))
+    return KernelTime(dtype, tuple(per_byte), tuple(per_row))
+
+
+def _without_layers(run: Runs, layers: Mapping[int, float]) -> dict[int, float]:
+    found: dict[int, float] = {}
+    least = float("inf")
+    for n in sorted(run.seconds, reverse=True):
+        least = min(least, run.seconds[n])
         # a tenth at least: the rest of the run can't have been overhead alone
-        found.append((batch, max(left, 0.1 * seconds[batch]) / shape.block_bytes))
-    for i in range(len(found) - 2, -1, -1):
-        found[i] = (found[i][0], min(found[i][1], found[i + 1][1]))
-    return KernelTime(dtype, tuple(found))
+        found[n] = max(least - run.shape.layers * layers.get(n, 0.0), 0.1 * least)
+    return found
+
+
+def _two(a: Shape, a_s: float, b: Shape, b_s: float) -> tuple[float, float]:
+    """Seconds a byte and a row that make *a_s* of the one and *b_s* of the other.
+
+    Raises:
+        ValueError: they are of the same proportions.
+    """
+    determinant = a.block_bytes * b.rows - b.block_bytes * a.rows
+    if abs(determinant) < 1e-9 * a.block_bytes * b.rows:
+        raise ValueError("the models don't differ in their proportions")
+    return (a_s * b.rows - b_s * a.rows) / determinant, (a.block_bytes * b_s - b.block_bytes * a_s) / determinant
 
 
 def attention_rate(shallow_s: float, deep_s: float, flops: float) -> float | None:

@@ -24,8 +24,15 @@ _EMBEDDING = "token_embd.weight"
 _LOOKUPS = frozenset({_EMBEDDING, "per_layer_token_embd.weight", "position_embd.weight", "token_types.weight"})
 
 
+class Matrices(NamedTuple):
+    """Matrices of one type together: bytes, and rows that a token is multiplied with."""
+
+    n_bytes: float = 0.0
+    rows: float = 0.0
+
+
 class KernelWork(NamedTuple):
-    """Bytes of the matrices that one device multiplies with, by ggml's name of their type.
+    """The matrices that one device multiplies with, by ggml's name of their type.
 
     Args:
         dense: those that every token passes.
@@ -33,9 +40,9 @@ class KernelWork(NamedTuple):
         output: the output matrix: only tokens that are to be sampled pass it.
     """
 
-    dense: Mapping[str, float]
-    experts: Mapping[str, float]
-    output: Mapping[str, float]
+    dense: Mapping[str, Matrices]
+    experts: Mapping[str, Matrices]
+    output: Mapping[str, Matrices]
 
 
 _NOTHING = KernelWork({}, {}, {})
@@ -52,7 +59,9 @@ def kernel_work(
     def put(device: str, tensor: Tensor, part: str) -> None:
         work = found.setdefault(device, KernelWork({}, {}, {}))
         into = getattr(work, part)
-        into[tensor.dtype] = into.get(tensor.dtype, 0.0) + tensor.n_bytes
+        before = into.get(tensor.dtype, Matrices())
+        rows = math.prod(tensor.shape[1:])
+        into[tensor.dtype] = Matrices(before.n_bytes + tensor.n_bytes, before.rows + rows)
 
     for placement in place_tensors(spec, settings, resolved, isa):
         tensor = placement.tensor
@@ -109,12 +118,14 @@ def kernel_of(kernels: Sequence[KernelTime], dtype: str) -> KernelTime:
     return min(kernels, key=apart)
 
 
-def weights_s(calibration: DeviceCalibration, by_type: Mapping[str, float], tokens: float) -> float:
-    """Seconds for matrices of *by_type* bytes, *tokens* at once."""
-    return sum(
-        n_bytes * at_batch(kernel_of(calibration.kernels, dtype).batches, tokens)
-        for dtype, n_bytes in by_type.items()
-    )
+def weights_s(calibration: DeviceCalibration, by_type: Mapping[str, Matrices], tokens: float) -> float:
+    """Seconds for the matrices *by_type*, *tokens* at once."""
+    seconds = 0.0
+    for dtype, matrices in by_type.items():
+        kernel = kernel_of(calibration.kernels, dtype)
+        seconds += matrices.n_bytes * at_batch(kernel.batches, tokens)
+        seconds += matrices.rows * at_batch(kernel.rows, tokens) if kernel.rows else 0.0
+    return seconds
 
 
 def kernels_step_s(

@@ -67,7 +67,9 @@ def _device(said: dict[str, Any]) -> DeviceCalibration:
     for name in ("decode_spread", "prefill_spread"):
         pair = said.get(name)
         known[name] = None if pair is None else (_positive(pair[0]), _positive(pair[1]))
-    kernels = tuple(KernelTime(str(k["dtype"]), _batches(k["batches"])) for k in _list(said["kernels"]))
+    kernels = tuple(
+        KernelTime(str(k["dtype"]), _batches(k["batches"]), _batches(k["rows"])) for k in _list(said["kernels"])
+    )
     if not all(k.batches for k in kernels):
         raise ValueError("not a kernel: it has no times")
     layers = _batches(said["layer_batches"])

@@ -16,6 +16,7 @@ from terazi.models.made_up import MadeUpModel, file_pieces
 from terazi.performance.calibration import DeviceCalibration, KernelTime, LinkCalibration
 from terazi.performance.kernel_fit import (
     Overheads,
+    Runs,
     Shape,
     attention_rate,
     kernel_time,
@@ -24,7 +25,7 @@ from terazi.performance.kernel_fit import (
     solve_layers,
     solve_overheads,
 )
-from terazi.performance.kernels import weights_s
+from terazi.performance.kernels import Matrices, weights_s
 from terazi.service.memory_speed import read_bytes_per_s
 from terazi.service.stopwatch import Stopwatch
 
@@ -48,7 +49,7 @@ class Effort(NamedTuple):
     """
 
     bytes: int = 48_000_000
-    repeats: tuple[int, int] = (16, 4)
+    repeats: tuple[int, int] = (12, 3)
     rounds: int = 6
     output: int = 24
 
@@ -128,23 +129,15 @@ class Calibrator:
         self._progress(f"{where}: layers and attention")
         thin = MadeUpModel(dtype=_LAYERS_TYPE, layers=32, embedding=256, feed_forward=256, heads=4, kv_heads=1)
         thin_runs = await self._runs(thin, device, depths=(0, DEPTH))
-        shapes, runs = {}, {}
+        thinnest = MadeUpModel(dtype=_LAYERS_TYPE, layers=64, embedding=64, feed_forward=64, heads=1, kv_heads=1)
+        overhead = await self._plain_runs(thinnest, device)
+        runs: dict[str, tuple[Runs, Runs]] = {}
         for dtype in self._types:
             self._progress(f"{where}: {dtype}")
-            model = self._fat(dtype)
-            shapes[dtype] = Shape(model.block_bytes, model.layers)
-            runs[dtype] = await self._runs(model, device)
-        shallow = {n: s for (n, depth), s in thin_runs.items() if depth == 0}
-        layers = solve_layers(
-            Shape(thin.block_bytes, thin.layers),
-            shallow,
-            shapes[_LAYERS_TYPE],
-            {n: s for (n, _), s in runs[_LAYERS_TYPE].items()},
-        )
-        kernels = tuple(
-            kernel_time(dtype, shapes[dtype], {n: s for (n, _), s in runs[dtype].items()}, layers)
-            for dtype in self._types
-        )
+            narrow = await self._plain_runs(self._narrow(dtype), device)
+            runs[dtype] = (narrow, await self._plain_runs(self._wide(dtype), device))
+        layers = solve_layers(overhead, *runs[_LAYERS_TYPE])
+        kernels = tuple(kernel_time(dtype, *runs[dtype], layers) for dtype in self._types)
         return DeviceCalibration(
             device=where,
             name=name,
@@ -157,9 +150,23 @@ class Calibrator:
             prefill_attention_flops_per_s=_attention(thin, thin_runs, MANY[-1]),
         )
 
-    def _fat(self, dtype: str) -> MadeUpModel:
-        one = MadeUpModel(dtype=dtype, layers=1, embedding=1024, feed_forward=4096, heads=16, kv_heads=4)
-        return dataclasses.replace(one, layers=max(2, round(self._effort.bytes / one.block_bytes)))
+    def _narrow(self, dtype: str) -> MadeUpModel:
+        return self._filled(
+            MadeUpModel(dtype=dtype, layers=1, embedding=512, feed_forward=1024, heads=8, kv_heads=2)
+        )
+
+    def _wide(self, dtype: str) -> MadeUpModel:
+        return self._filled(
+            MadeUpModel(dtype=dtype, layers=1, embedding=2048, feed_forward=4096, heads=32, kv_heads=8)
+        )
+
+    def _filled(self, one: MadeUpModel) -> MadeUpModel:
+        return dataclasses.replace(one, layers=max(1, round(self._effort.bytes / one.block_bytes)))
+
+    async def _plain_runs(self, model: MadeUpModel, device: str | None) -> Runs:
+        runs = await self._runs(model, device)
+        shape = Shape(model.block_bytes, model.block_rows, model.layers)
+        return Runs(shape, {n: s for (n, _), s in runs.items()})
 
     async def _runs(
         self, model: MadeUpModel, device: str | None, depths: Sequence[int] = (0,)
@@ -192,7 +199,7 @@ class Calibrator:
                     )
                     at = dict(host.layer_batches)
                     layer_s = at[1] + (at[4] - at[1]) * (streams - 1) / 3
-                    by_type = {"q8_0": float(model.block_bytes + output_bytes)}
+                    by_type = {"q8_0": Matrices(model.block_bytes + output_bytes, model.block_rows + vocab)}
                     own[vocab, streams] = step - weights_s(host, by_type, streams) - model.layers * layer_s
         small, large = _VOCABS
         return solve_overheads(
@@ -210,7 +217,7 @@ class Calibrator:
         for i, (a, _) in enumerate(self._devices):
             for b, _ in self._devices[i + 1 :]:
                 self._progress(f"{a} to {b}: hand-over")
-                model = dataclasses.replace(self._fat("q8_0"), layers=4)
+                model = dataclasses.replace(self._wide("q8_0"), layers=4)
                 path = self._write(model)
                 sizes, repeats = (1, MANY[-1]), self._effort.repeats[0]
                 alone = [await self._watch.bench(path, prompts=sizes, repeats=repeats, device=d) for d in (a, b)]

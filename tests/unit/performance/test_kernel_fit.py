@@ -1,8 +1,11 @@
 """What runs of made-up models are turned into."""
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import floats, lists
 
 from terazi.performance.kernel_fit import (
+    Runs,
     Shape,
     attention_rate,
     kernel_time,
@@ -34,27 +37,47 @@ def test_no_times_is_an_error(samples: list[float]) -> None:
         quiet(samples)
 
 
-def test_layers_and_matrices_are_told_apart() -> None:
-    thin, fat = Shape(10e6, 32), Shape(50e6, 4)
-    per_byte = {1: 5e-11, 16: 9e-11}
-    layer = {1: 20e-6, 16: 60e-6}
-    runs = [{n: s.block_bytes * per_byte[n] + s.layers * layer[n] for n in (1, 16)} for s in (thin, fat)]
-    layers = solve_layers(thin, runs[0], fat, runs[1])
-    assert dict(layers) == pytest.approx(layer)
-    kernel = kernel_time("q8_0", fat, runs[1], layers)
-    assert dict(kernel.batches) == pytest.approx(per_byte)
+THIN, NARROW, WIDE = Shape(3e6, 28_672, 64), Shape(48e6, 160_000, 38), Shape(48e6, 40_000, 3)
+PER_BYTE, PER_ROW, LAYER = {1: 5e-11, 16: 9e-11}, {1: 8e-9, 16: 70e-9}, {1: 20e-6, 16: 60e-6}
+
+
+def run(shape: Shape) -> Runs:
+    return Runs(
+        shape,
+        {n: shape.block_bytes * PER_BYTE[n] + shape.rows * PER_ROW[n] + shape.layers * LAYER[n] for n in LAYER},
+    )
+
+
+def test_layers_rows_and_bytes_are_told_apart() -> None:
+    layers = solve_layers(run(THIN), run(NARROW), run(WIDE))
+    assert dict(layers) == pytest.approx(LAYER)
+    kernel = kernel_time("q8_0", run(NARROW), run(WIDE), layers)
+    assert dict(kernel.batches) == pytest.approx(PER_BYTE)
+    assert dict(kernel.rows) == pytest.approx(PER_ROW)
 
 
 def test_models_that_do_not_differ_tell_nothing() -> None:
-    same = Shape(10e6, 4)
     with pytest.raises(ValueError, match="differ"):
-        solve_layers(same, {1: 1.0}, same, {1: 1.0})
+        solve_layers(run(THIN), run(NARROW), run(NARROW))
+    with pytest.raises(ValueError, match="differ"):
+        solve_layers(run(THIN), Runs(NARROW, {}), run(WIDE))
 
 
-def test_a_larger_batch_never_takes_less() -> None:
-    """The middle one was disturbed."""
-    kernel = kernel_time("q8_0", Shape(1e6, 1), {1: 1e-3, 4: 5e-3, 16: 2e-3}, ())
-    assert [s for _, s in kernel.batches] == pytest.approx([1e-9, 2e-9, 2e-9])
+@given(
+    lists(floats(1e-4, 1.0), min_size=3, max_size=3),
+    lists(floats(1e-4, 1.0), min_size=3, max_size=3),
+    lists(floats(1e-4, 1.0), min_size=3, max_size=3),
+)
+def test_noise_never_makes_a_time_below_nothing(a: list[float], b: list[float], c: list[float]) -> None:
+    thin, narrow, wide = (
+        Runs(shape, dict(zip((1, 4, 16), times, strict=True)))
+        for shape, times in ((THIN, a), (NARROW, b), (WIDE, c))
+    )
+    layers = solve_layers(thin, narrow, wide)
+    assert all(s >= 0 for _, s in layers)
+    kernel = kernel_time("q8_0", narrow, wide, layers)
+    assert all(s > 0 for _, s in kernel.batches)
+    assert all(s >= 0 for _, s in kernel.rows)
 
 
 def test_attention_that_noise_hides_is_unknown() -> None:

@@ -20,11 +20,13 @@ from terazi.placement.solve import solve
 #: Elements a block: q and o, k and v, three of the feed-forward. Bytes of q4_0: 18 for 32.
 BLOCKS = 30 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536) * 18 / 32
 OUTPUT = 49_152 * 576 * 18 / 32
+ROWS = 30 * (2 * 576 + 2 * 192 + 2 * 1536 + 576)
 LAYERS = ((1, 20e-6), (16, 80e-6), (256, 900e-6))
 
 
 def kernel(dtype: str, per_byte: float) -> KernelTime:
-    return KernelTime(dtype, ((1, per_byte), (16, 4 * per_byte), (256, 50 * per_byte)))
+    rows = ((1, 4e-9), (16, 40e-9), (256, 500e-9))
+    return KernelTime(dtype, ((1, per_byte), (16, 4 * per_byte), (256, 50 * per_byte)), rows)
 
 
 OWN = DeviceCalibration(
@@ -59,20 +61,20 @@ def said(own: DeviceCalibration | None, *, prompt: int = 64) -> Forecast:
 
 def test_a_step_is_the_sum_of_its_parts() -> None:
     """SmolLM2, all q4_0: 59.7 MB in 30 blocks, a tied output of 15.9 MB, 9 heads of 64, 49,152 words."""
-    step = (BLOCKS + OUTPUT) * 1e-10 + 30 * 20e-6
+    step = (BLOCKS + OUTPUT) * 1e-10 + (ROWS + 49_152) * 4e-9 + 30 * 20e-6
     step += 30 * 65 * 2 * 9 * 128 / 20e9
     step += 1e-4 + 5e-5 + 49_152 * 2e-9
     assert said(OWN).decode_tok_s.mid == pytest.approx(1 / step, rel=0.01)
 
 
 def test_a_prompt_passes_the_output_once() -> None:
-    step = BLOCKS * 50e-10 + OUTPUT * 1e-10 + 30 * 900e-6 + 1e-4
+    step = BLOCKS * 50e-10 + ROWS * 500e-9 + OUTPUT * 1e-10 + 49_152 * 4e-9 + 30 * 900e-6 + 1e-4
     step += 30 * (256 * 256 / 2) * 2 * 9 * 128 / 20e9
     assert said(OWN, prompt=256).prefill_tok_s.mid == pytest.approx(256 / step, rel=0.01)
 
 
 def test_sixteen_streams_take_what_sixteen_tokens_at_once_took() -> None:
-    step = (BLOCKS + OUTPUT) * 4e-10 + 30 * 80e-6
+    step = (BLOCKS + OUTPUT) * 4e-10 + (ROWS + 49_152) * 40e-9 + 30 * 80e-6
     step += 16 * 30 * 65 * 2 * 9 * 128 / 20e9
     step += 1e-4 + 16 * (5e-5 + 49_152 * 2e-9)
     spec, on, plan = planned(users=16, prompt=64)

@@ -25,7 +25,9 @@ DEVICES = builds(
     attention_flops_per_s=none() | RATE,
     decode_spread=none() | tuples(RATE, RATE),
     points=integers(0, 10**6),
-    kernels=lists(builds(KernelTime, sampled_from(["q4_K", "f16"]), TIMES), max_size=3).map(tuple),
+    kernels=lists(builds(KernelTime, sampled_from(["q4_K", "f16"]), TIMES, just(()) | TIMES), max_size=3).map(
+        tuple
+    ),
     layer_batches=TIMES,
 )
 LINKS = builds(LinkCalibration, a=text(), b=text(), latency_s=RATE, bytes_per_s=RATE)
