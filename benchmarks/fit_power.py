@@ -13,23 +13,25 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from terazi.hardware.cards import idle_figure
+import serving_rows
+from terazi.hardware.cards import bandwidth_figure, flops_figure, idle_figure, tdp_figure
 from terazi.hardware.catalogue import GpuRecord
+from terazi.hardware.machine import Device
 from terazi.hardware.probe.catalogue import load_catalogue
-from terazi.performance import efficiency, power
-from terazi.performance.efficiency import CardClass, with_factor
+from terazi.performance import power
+from terazi.performance.efficiency import CardClass, speed_of_device
 from terazi.performance.fit import quantile
 from terazi.performance.power import CONCAVITY, Draw, Load, Shape, slowed
-from terazi.performance.roofline import Efficiency, Rates, decode_step_s, distinct_experts
+from terazi.performance.roofline import decode_step_s
+from terazi.performance.routing import distinct_experts
 
 TABLE = Path(__file__).parent / "data" / "measured_power.csv"
 #: Tokens in the cache of a chat stream, on average; the source doesn't say (assumed).
 CHAT_DEPTH: Final = 800
-#: vLLM's kernels on an H100, computed from aiconfigurator's GEMM tables: share of the bandwidth and of the FLOPs.
-VLLM_H100: Final = Efficiency(memory=0.86, layer_s=35e-6, compute=0.56)
 Row = dict[str, str]
 
 
@@ -50,9 +52,7 @@ def load() -> list[Row]:
 def weights_bytes(row: Row, streams: float) -> float:
     """Bytes of weights that a step of *streams* reads, on all cards together."""
     routed, experts = float(row["expert_params_b"]), int(row["experts"])
-    share = distinct_experts(experts, int(row["experts_used"]), 1) / experts if experts else 1.0
-    if experts:
-        share = 1 - (1 - int(row["experts_used"]) / experts) ** streams
+    share = distinct_experts(experts, int(row["experts_used"]), round(streams)) / experts if experts else 1.0
     return (float(row["params_b"]) - routed + routed * share) * 1e9 * float(row["bytes_per_param"])
 
 
@@ -129,24 +129,43 @@ def forecast_tok_s(row: Row, record: GpuRecord) -> float | None:
     """Our own speed for the row, all streams together; None where the source doesn't name the model's facts."""
     if not row["params_b"] or row["phase"] == "prefill":
         return None
-    streams, cards = float(row["streams"]), int(row["count"])
     if row["engine"] == "vLLM":
-        rates = Rates(record.bandwidth_bytes_per_s, peak_flops(row, record), VLLM_H100)
-    else:
-        constants = efficiency.CLASSES[CardClass.GEFORCE]
-        factor = efficiency.card_factor(record.name)
-        constants = constants if factor is None else with_factor(constants, factor)
-        rates = Rates(record.bandwidth_bytes_per_s, record.flops_fp16 or 0.0, constants)
-    depth = CHAT_DEPTH if row["phase"] == "serving" else 0
+        return next(
+            (said for measured, said in _vllm_speeds() if abs(measured / float(row["tok_s"]) - 1) < 1e-4), None
+        )
+    device = Device(
+        id="CUDA0",
+        name=record.name,
+        vendor=record.vendor,
+        backend="cuda",
+        memory_total_bytes=record.memory_min_bytes,
+        memory_free_bytes=record.memory_min_bytes,
+        memory_bandwidth=bandwidth_figure(record),
+        flops_fp16=flops_figure(record),
+        tdp_w=tdp_figure(record),
+    )
+    streams = float(row["streams"])
     step = decode_step_s(
-        rates,
-        read_bytes=weights_bytes(row, streams) / cards,
-        kv_bytes=streams * depth * float(row["kv_bytes_per_token"]) / cards,
+        speed_of_device(device).rates,
+        read_bytes=weights_bytes(row, streams),
+        kv_bytes=0.0,
         layers=int(row["layers"]),
-        flops_per_token=2 * float(row["active_params_b"]) * 1e9 / cards,
+        flops_per_token=2 * float(row["active_params_b"]) * 1e9,
         batch=round(streams),
+        packed_weights=float(row["active_params_b"]) * 1e9,
     )
     return streams / step
+
+
+@cache
+def _vllm_speeds() -> tuple[tuple[float, float], ...]:
+    """Measured and predicted tokens a second of the same runs, as the serving table has them."""
+    found = []
+    for run, row in zip(serving_rows.throughput_runs(), serving_rows.table("measured_vllm.csv"), strict=True):
+        if run.tok_s is not None:
+            copies = float(row["tok_s"]) / run.tok_s
+            found.append((float(row["tok_s"]), serving_rows.predict(run).throughput_tok_s * copies))
+    return tuple(found)
 
 
 def cap_speeds(rows: Sequence[Row]) -> list[tuple[Row, float, float]]:
@@ -184,6 +203,7 @@ def report() -> dict[str, float]:
         "GeForce: each card held out": held_out(geforce, "card", fit_geforce),
     }
     logs: list[float] = []
+    whole: list[float] = []
     for title, table in tables.items():
         print(f"\n{title}\n  {'':<52} rows  error of J/token (median), measured speed | our speed")
         ours: list[float] = []
@@ -202,12 +222,15 @@ def report() -> dict[str, float]:
             own += full
             shown = f"{statistics.median(full):6.1%}" if full else "     -"
             print(f"  {name:<52} {len(pairs):>4}  {statistics.median(errors):6.1%}{'':>35}| {shown}")
+        whole += own
         key = title.split(" ", 1)[0].strip(":")
         medians[key], medians[f"{key} end to end"] = statistics.median(ours), statistics.median(own)
         print(f"  {'all':<52} {len(ours):>4}  {medians[key]:6.1%}{'':>35}| {medians[f'{key} end to end']:6.1%}")
     everything = [energy_error(c, w) for table in tables.values() for pairs in table.values() for c, w in pairs]
     medians["all"] = statistics.median(everything)
-    print(f"\nall rows: {medians['all']:.1%}; 80 % of measured/predicted lie in", end=" ")
+    medians["end to end"] = statistics.median(whole)
+    print(f"\nall rows: {medians['all']:.1%}, end to end {medians['end to end']:.1%} of {len(whole)};", end=" ")
+    print("80 % of measured/predicted lie in", end=" ")
     print(f"{math.exp(quantile(logs, 0.1)):.2f} to {math.exp(quantile(logs, 0.9)):.2f}")
     print("\nspeed under a cap      cap  phase    of the dynamic power  measured  predicted")
     misses = []

@@ -123,3 +123,15 @@ def test_vllm_and_llama_cpp_stand_in_one_file_of_commands(model: Path, tmp_path:
     assert done.returncode == 1
     first, second = map(json.loads, done.stdout.splitlines())
     assert (first["schema"], second["schema"]) == ("terazi.weighing/1", "terazi.error/1")
+
+
+def test_a_short_model_is_weighed_at_its_own_length(model: Path, tmp_path: Path) -> None:
+    """The usual prompt and answer are longer than what it was trained for, and nobody asked for them."""
+    (model / "config.json").write_text(json.dumps(CONFIG | {"max_position_embeddings": 512}))
+    short = document(tmp_path, str(model))
+    assert short["verdict"] == "fits"
+    assert (short["workload"]["context"], short["workload"]["prompt"], short["workload"]["output"]) == (
+        512,
+        384,
+        128,
+    )

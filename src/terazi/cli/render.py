@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from terazi.cli.terminal import harmless, one_line
 from terazi.memory.bill import HOST, Bill, BillLine
+from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast, Interval
 from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
 from terazi.service.weighing import Weighing
-from terazi.units import format_bytes, format_seconds
+from terazi.units import format_bytes, format_figure, format_seconds
 
 BAR_WIDTH = 44
 #: (glyph, name, attribute of DeviceShare), in the order of the bar.
@@ -67,11 +68,15 @@ def _headline(weighing: Weighing) -> str:
     context = f"context {workload.context}" if workload.context else "context chosen below"
     lengths = f"prompts of {workload.prompt} and answers of {workload.output} tokens"
     lines = [
-        f"{title_of(weighing)}: {one_line(spec.architecture)}, {size}, file {format_bytes(spec.file_bytes)}",
+        f"{title_of(weighing)}: {one_line(spec.architecture)}, {size}, {_file(spec)}",
         f"on {one_line(machine.name)}: {_host(weighing)}",
         f"for {workload.users} user{'s' * (workload.users > 1)}, {context}, {lengths}",
     ]
     return "\n".join(lines)
+
+
+def _file(spec: ModelSpec) -> str:
+    return f"file {format_bytes(spec.file_bytes)}" if spec.file_bytes else "no file of weights read"
 
 
 def title_of(weighing: Weighing) -> str:
@@ -221,7 +226,8 @@ def render_forecast(forecast: Forecast, *, at_the_wall: bool = False) -> str:
 
 
 def _interval(value: Interval, unit: str) -> str:
-    return f"{value.low:.3g} … {value.mid:.3g} … {value.high:.3g} {unit}"
+    figures = " … ".join(format_figure(v) for v in (value.low, value.mid, value.high))
+    return f"{figures} {unit}"
 
 
 def _seconds(value: Interval) -> str:

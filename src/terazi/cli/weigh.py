@@ -15,6 +15,8 @@ from terazi.service.weigh import find_machine, split_command_line, weigh_command
 from terazi.service.weighing import Weighing
 
 _COMMAND_LINE_LIMIT = 64 * 1024
+#: What is skipped of one line at most; a device like /dev/zero has no end.
+_SKIPPED_LIMIT = 256 * 1024**2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -160,13 +162,17 @@ def _lines(path: str) -> Iterator[str]:
         source = open(  # noqa: SIM115 - pathlib costs start-up time; closed below, and 0 stays open
             0 if path == "-" else path, encoding="utf-8", errors="surrogateescape", closefd=path != "-"
         )
-    except OSError as error:
-        raise UsageError(f"{path} can't be read as commands: {error.strerror}", hint=hint) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{path} can't be read as commands: {reason}", hint=hint) from error
     with source:
         while line := source.readline(_COMMAND_LINE_LIMIT + 1):
-            rest = line
+            rest, skipped = line, 0
             while rest and not rest.endswith("\n"):
                 rest = source.readline(_COMMAND_LINE_LIMIT)
+                skipped += len(rest)
+                if skipped > _SKIPPED_LIMIT:
+                    raise UsageError(f"{path} can't be read as commands: a line of it doesn't end", hint=hint)
             yield line
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from terazi.performance.host_power import Supply, wall_w
-from terazi.performance.phases import Phase
+from terazi.performance.phases import Phase, RequestMix
 from terazi.performance.power import DECODE_CORE_SHARE, Draw
 
 #: Caps below this share of the board power are never advised: an RTX 3090 collapses below 200 of its 350 W
@@ -49,15 +49,6 @@ class CapAdvice:
     words: str
     curve: tuple[CapPoint, ...]
     knee: int
-
-
-class RequestMix(NamedTuple):
-    """One request: machine seconds in prompt and decode, the answer's tokens, the prompt's tokens."""
-
-    prompt_s: float
-    decode_s: float
-    tokens: float
-    prompt_tokens: float
 
 
 def advise(

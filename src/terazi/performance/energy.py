@@ -11,9 +11,8 @@ from typing import Final
 from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.caps import CapAdvice, RequestMix, advise
+from terazi.performance.caps import CapAdvice, advise
 from terazi.performance.efficiency import classify
-from terazi.performance.forecast import Forecast, Interval
 from terazi.performance.host_power import (
     HOST_SPREAD,
     HostWatts,
@@ -24,8 +23,10 @@ from terazi.performance.host_power import (
     host_watts,
     wall_w,
 )
-from terazi.performance.phases import Phase, phases
+from terazi.performance.outlook import Forecast, Interval
+from terazi.performance.phases import Phase, RequestMix, phases, request_mix
 from terazi.performance.power import POWER_SPREAD, Draw, draw, kwh_per_mtok
+from terazi.performance.watts import draws_of
 from terazi.placement.plan import Plan
 
 #: 365.25 days in twelve parts.
@@ -97,18 +98,14 @@ def power_report(
 ) -> PowerReport | str:
     """All of it, or the one sentence why it can't be known."""
     supply, tariff = supply or Supply(), tariff or Tariff()
-    used = {s.id for s in plan.devices if s.weights_bytes or s.kv_bytes}
-    cards = [d for d in machine.devices if d.id in used]
-    draws: dict[str, Draw] = {}
-    for device in cards:
-        found = draw(device, classify(device))
-        if found is None:
-            return f"no power: the board power of {device.name} isn't known"
-        draws[device.id] = found
+    draws = draws_of(plan, machine)
+    if isinstance(draws, str):
+        return draws
+    cards = [d for d in machine.devices if d.id in draws]
     if not draws and supply.host_load_w is None:
         return "no power: without a card it is the CPU's, and its watts aren't known (power.host_load_w says them)"
     work = phases(spec, plan, machine, workload, forecast)
-    idlers = [draw(d, classify(d)) for d in machine.devices if d.id not in used]
+    idlers = [draw(d, classify(d)) for d in machine.devices if d.id not in draws]
     idle_cards = sum(d.idle_w for d in draws.values()) + sum(d.idle_w for d in idlers if d is not None)
     rows = []
     for phase in work:
@@ -145,21 +142,19 @@ def power_report(
     )
 
 
-def request_mix(workload: Workload, forecast: Forecast) -> RequestMix:
-    """Seconds of machine time that one request takes in prompt and decode when all users are served at once."""
-    prompt, output = max(1, workload.prompt), max(1, workload.output)
-    prompt_s, decode_s = prompt / forecast.prefill_tok_s.mid, output / forecast.throughput_tok_s.mid
-    return RequestMix(prompt_s, decode_s, tokens=float(output), prompt_tokens=float(prompt))
-
-
 def _uncapped(draws: Mapping[str, Draw]) -> dict[str, Draw]:
     return {name: d.capped(max(d.tdp_w, d.limit_w)) for name, d in draws.items()}
 
 
 def _speed_of(phase: Phase, forecast: Forecast) -> Interval:
+    """The phase's own rate, as uncertain as the forecast's figure for it."""
     if phase.name == "prompt":
         return forecast.prefill_tok_s
-    return forecast.decode_tok_s if phase.name == "one stream" else forecast.throughput_tok_s
+    if phase.name == "one stream":
+        return forecast.decode_tok_s
+    said = forecast.throughput_tok_s
+    scale = phase.tok_s / said.mid
+    return Interval(low=said.low * scale, mid=phase.tok_s, high=said.high * scale)
 
 
 def _phase_power(

@@ -15,7 +15,8 @@ from terazi.models.spec import ModelSpec
 from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
 from terazi.performance.guessing import guessing_of, guessing_words
-from terazi.performance.outlook import Forecast, Interval, cost_of, energy_of, faster, power_of, slower, widen
+from terazi.performance.outlook import Forecast, Interval, faster, slower, widen
+from terazi.performance.power import NO_POWER_OF_CPU
 from terazi.performance.queueing import Load, Served, serve, users_at_slo
 from terazi.performance.speculation import ACCEPTED_SPREAD
 from terazi.performance.timing import Timing
@@ -96,25 +97,24 @@ def forecast(
         ttft = slower(seen.ttft_s, prefill_spread)
 
     throughput = faster(gain * streams / itl, together_spread)
-    power = power_of(model.power(together), basis)
-    energy = energy_of(power, throughput)
-    cost = cost_of(energy, tariff_per_kwh, basis)
     if spec.expert_count and streams > 1:
         basis.append("experts that a batch touches: popular ones are shared, as three measured models do")
     if workload.users > model.resolved.n_seq_max:
         basis.append(f"{workload.users} users share {model.resolved.n_seq_max} slots; those without one wait")
-    return Forecast(
+    said = Forecast(
         decode_tok_s=faster(gain_alone / alone.seconds, alone_spread),
         throughput_tok_s=throughput,
         prefill_tok_s=faster((prompt - known) / prefill.seconds, prefill_spread),
         ttft_s=ttft,
         itl_s=slower(itl / gain, together_spread),
-        power_w=power,
-        kwh_per_mtok=energy,
-        cost_per_mtok=cost,
         basis=tuple(basis),
         prefill_share=share,
     )
+    if not machine.devices:  # start-up is part of the product
+        return replace(said, basis=(*said.basis, NO_POWER_OF_CPU))
+    from terazi.performance.watts import with_watts
+
+    return with_watts(spec, plan, machine, workload, said, tariff_per_kwh=tariff_per_kwh)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ In: the machine, how busy its CPU is, what its owner knows of it (``Supply``). O
 this can be read from a computer, so each default is a stated assumption, and an owner's own figure replaces it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
@@ -136,7 +137,7 @@ class PsuCheck:
     words: str
 
 
-def check_psu(machine: Machine, draws: dict[str, Draw], host_load_w: float, supply: Supply) -> PsuCheck:
+def check_psu(machine: Machine, draws: Mapping[str, Draw], host_load_w: float, supply: Supply) -> PsuCheck:
     """The supply's headroom against sustained draw and transients of *draws*, the cards that the plan uses."""
     by_id = {d.id: d for d in machine.devices}
     sustained = host_load_w + sum(d.limit_w for d in draws.values())

@@ -6,8 +6,6 @@ In: middle estimates and spreads. Out: intervals. ``forecast`` and ``vllm_foreca
 import math
 from dataclasses import dataclass
 
-from terazi.performance.power import POWER_SPREAD, kwh_per_mtok
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
@@ -27,7 +25,8 @@ class Forecast:
     ``decode_tok_s`` is a stream that runs alone, mean over the output. ``throughput_tok_s`` is all streams together
     and ``itl_s`` the time between two tokens of one of them (TPOT), while the others' prompts are worked between
     them. ``ttft_s`` counts the prompts that are ahead of one's own, and the wait for a slot where there are more
-    users than slots. ``prefill_share`` is the share of the engine's time that prompts take.
+    users than slots. ``prefill_share`` is the share of the engine's time that prompts take. ``power_w`` is of the
+    cards alone, mean over prompts and answers; energy and cost have the prompts in them.
     """
 
     decode_tok_s: Interval
@@ -35,10 +34,10 @@ class Forecast:
     prefill_tok_s: Interval
     ttft_s: Interval
     itl_s: Interval
-    power_w: Interval | None
-    kwh_per_mtok: Interval | None
-    cost_per_mtok: Interval | None
-    basis: tuple[str, ...]
+    power_w: Interval | None = None
+    kwh_per_mtok: Interval | None = None
+    cost_per_mtok: Interval | None = None
+    basis: tuple[str, ...] = ()
     prefill_share: float = 0.0
     schema: str = "terazi.forecast/1"
 
@@ -57,36 +56,3 @@ def widen(spread: tuple[float, float], by: tuple[float, float], streams: int) ->
     """*spread*, wider by *by* (down, up) for each doubling of the streams."""
     doublings = math.log2(streams)
     return spread[0] * math.exp(-by[0] * doublings), spread[1] * math.exp(by[1] * doublings)
-
-
-def power_of(found: tuple[float, float] | str, basis: list[str]) -> Interval | None:
-    """Watts and the caps' sum as an interval; or, with the reason put into *basis*, None."""
-    if isinstance(found, str):
-        basis.append(found)
-        return None
-    watts, ceiling = found
-    basis.append("power: of the cards alone, from TDP, cap and the share of time that each works")
-    down, up = POWER_SPREAD
-    return Interval(low=watts * down, mid=watts, high=max(watts, min(watts * up, ceiling)))
-
-
-def energy_of(power: Interval | None, throughput: Interval) -> Interval | None:
-    """kWh of a million tokens."""
-    if power is None:
-        return None
-    mid = kwh_per_mtok(power.mid, throughput.mid)
-    # a card that is faster than said also draws more: the two errors partly cancel, so only the speed's is kept
-    return Interval(low=mid * throughput.mid / throughput.high, mid=mid, high=mid * throughput.mid / throughput.low)
-
-
-def cost_of(energy: Interval | None, tariff_per_kwh: float | None, basis: list[str]) -> Interval | None:
-    """What that costs; or, with the reason put into *basis*, None."""
-    if energy is None:
-        basis.append("no cost: the energy isn't known")
-        return None
-    if tariff_per_kwh is None:
-        basis.append("no cost: no electricity tariff was given")
-        return None
-    return Interval(
-        low=energy.low * tariff_per_kwh, mid=energy.mid * tariff_per_kwh, high=energy.high * tariff_per_kwh
-    )

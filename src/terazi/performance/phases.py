@@ -14,8 +14,8 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec, Tensor
 from terazi.performance.efficiency import speed_of_device, speed_of_host
-from terazi.performance.forecast import Forecast
 from terazi.performance.links import slot_bytes_per_s
+from terazi.performance.outlook import Forecast
 from terazi.performance.power import Load
 from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import is_expert
@@ -38,6 +38,15 @@ class Phase(NamedTuple):
     host_busy: float
 
 
+class RequestMix(NamedTuple):
+    """One request: machine seconds in prompt and decode, the answer's tokens, the prompt's tokens."""
+
+    prompt_s: float
+    decode_s: float
+    tokens: float
+    prompt_tokens: float
+
+
 class _Job(NamedTuple):
     spec: ModelSpec
     plan: Plan
@@ -55,6 +64,7 @@ def phases(
 ) -> tuple[Phase, ...]:
     """Reading a prompt, one stream alone, and all streams together (left out where it is the same)."""
     depth = workload.prompt + workload.output / 2
+    together = forecast.throughput_tok_s.mid / (1 - min(0.99, forecast.prefill_share))
     streams = max(1.0, forecast.throughput_tok_s.mid * forecast.itl_s.mid)
     job = _Job(spec, plan, machine, workload)
     found = [
@@ -63,8 +73,21 @@ def phases(
     ]
     if streams > 1.5:
         name = f"{streams:.0f} streams"
-        found.append(_phase(job, name, tok_s=forecast.throughput_tok_s.mid, batch=streams, depth=depth))
+        # the forecast's rate has the others' prompts between the steps; here they are a phase of their own
+        found.append(_phase(job, name, tok_s=together, batch=streams, depth=depth))
     return tuple(found)
+
+
+def request_mix(workload: Workload, forecast: Forecast) -> RequestMix:
+    """Seconds of machine time that one request takes in prompt and decode when all users are served at once.
+
+    With several users the forecast's throughput has their prompts in it already, as ``prefill_share`` of the time.
+    """
+    prompt, output = max(1, workload.prompt), max(1, workload.output)
+    prompt_s, decode_s = prompt / forecast.prefill_tok_s.mid, output / forecast.throughput_tok_s.mid
+    if forecast.prefill_share > 0:
+        prompt_s, decode_s = decode_s * forecast.prefill_share, decode_s * (1 - forecast.prefill_share)
+    return RequestMix(prompt_s, decode_s, tokens=float(output), prompt_tokens=float(prompt))
 
 
 def active_share(spec: ModelSpec, batch: float) -> float:

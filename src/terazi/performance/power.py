@@ -17,6 +17,8 @@ from typing import Final, NamedTuple
 from terazi.hardware.machine import Device
 from terazi.performance.efficiency import CardClass
 
+#: Said in the place of watts where no card works.
+NO_POWER_OF_CPU: Final = "no power and no cost: no figure for this CPU"
 #: Idle draw where it isn't known, as a share of the TDP (RTX 3090: 22 of 350 W).
 IDLE_SHARE: Final = 0.06
 #: Fitted concavity of the draw over the arithmetic rate: a few per cent of the peak already cost a third of it.
@@ -29,7 +31,7 @@ VOLTAGE_FLOOR: Final = 0.8
 #: Share of the time that follows the core's clock: all of a prompt, this of a decode step, whose rest is memory.
 DECODE_CORE_SHARE: Final = 0.65
 #: Measured over predicted joules a token that eight rows of ten stay within, given the speed.
-POWER_SPREAD: Final = (0.84, 1.33)
+POWER_SPREAD: Final = (0.84, 1.30)
 
 
 class Shape(NamedTuple):
@@ -46,11 +48,11 @@ class Shape(NamedTuple):
 
 #: GeForce cards under llama.cpp unpack quantised weights and draw nearly all they may, whatever the model
 #: (RTX 3090, 4090, 5060 Ti: 0.86 to 0.95). HBM cards under vLLM are fitted to H100 rows of sixteen models; an
-#: A100 at batch 1 drew .74, .60 and .44 of its TDP on two, four and eight cards, where this says .69, .64 and .59
+#: A100 at batch 1 drew .74, .60 and .44 of its TDP on two, four and eight cards, where this says .70, .64 and .59
 #: (Splitwise, ISCA 2024). Others were not measured, and lie between by assumption.
 SHAPES: Final[Mapping[CardClass, Shape]] = {
     CardClass.GEFORCE: Shape(waiting=0.20, base=0.886, memory=0.0, compute=0.10),
-    CardClass.HBM: Shape(waiting=0.15, base=0.339, memory=0.30, compute=0.904),
+    CardClass.HBM: Shape(waiting=0.15, base=0.364, memory=0.30, compute=0.840),
 }
 _OTHER: Final = Shape(waiting=0.20, base=0.70, memory=0.10, compute=0.30)
 

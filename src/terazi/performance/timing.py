@@ -242,17 +242,6 @@ class Timing:
             hops = (*hops, "a smaller model than any that was measured on a card, so the interval is wider")
         return (*said, *hops, "roofline: active weights and cache over bandwidth, plus a cost per layer")
 
-    def power(self, timed: Timed) -> tuple[float, float] | str:
-        """Average watts of the cards during *timed*, and the sum of their caps; or why it can't be known."""
-        if not self.draws:
-            return "no power: no figure for this CPU"
-        missing = [name for name, d in self.draws.items() if d is None]
-        if missing:
-            return f"no power: the TDP of {', '.join(missing)} isn't known"
-        known = {name: d for name, d in self.draws.items() if d is not None}
-        watts = sum(d.watts(timed.by_device[name] / timed.seconds) for name, d in known.items())
-        return watts, sum(d.limit_w for d in known.values())
-
 
 def _speed(name: str, device: Device | None, machine: Machine, calibration: Calibration | None) -> Speed:
     if device is None:

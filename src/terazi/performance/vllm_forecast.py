@@ -14,12 +14,13 @@ from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import Ground, classify
-from terazi.performance.outlook import Forecast, Interval, cost_of, energy_of, faster, power_of, slower, widen
+from terazi.performance.outlook import Forecast, Interval, faster, slower, widen
 from terazi.performance.power import Draw, draw
 from terazi.performance.queueing import Load, Served, prompt_s, serve
 from terazi.performance.speculation import ACCEPTED_SPREAD, ASSUMED_ACCEPTED, PASS_S, Guessing, guess
 from terazi.performance.vllm_cards import FIRST_SPREAD, TOKEN_SPREAD, Card, card_rank, host_rank
 from terazi.performance.vllm_load import VllmLoad, load_of
+from terazi.performance.watts import with_watts
 from terazi.placement.plan import Plan
 
 #: Widening of the interval per doubling of the streams, down and up.
@@ -148,17 +149,6 @@ class VllmTiming:
             said.append(f"{len(self.load.stages)} pipeline stages: a single stream passes them one after another")
         return (*said, "roofline of each step: weights and caches over bandwidth, operations, costs per layer")
 
-    def power(self) -> tuple[float, float] | str:
-        """Average watts of the cards at work, and the sum of their caps; or why it can't be known."""
-        if not self.draws:
-            return "no power: no figure for this CPU"
-        missing = [name for name, d in self.draws.items() if d is None]
-        if missing:
-            return f"no power: the TDP of {', '.join(missing)} isn't known"
-        known = [d for d in self.draws.values() if d is not None]
-        busy = 1.0 / len(self.load.stages)
-        return sum(d.watts(busy) for d in known), sum(d.limit_w for d in known)
-
 
 def forecast_vllm(
     spec: ModelSpec,
@@ -198,27 +188,22 @@ def forecast_vllm(
     together = widen(token, _WIDEN, seen.running)
     replicas = model.load.replicas
     throughput = faster(replicas * gain * seen.running / seen.tpot_s, together)
-    power = power_of(model.power(), basis)
-    energy = energy_of(power, throughput)
-    cost = cost_of(energy, tariff_per_kwh, basis)
     if load.users > seen.running * replicas:
         basis.append(f"{load.users} users share {seen.running * replicas} places; those without one wait")
     if seen.running > 1:
         basis.append(
             f"a step that carries a full chunk of prompts takes {seen.stall_s * 1e3:.0f} ms, the longest pause"
         )
-    return Forecast(
+    said = Forecast(
         decode_tok_s=faster(gain_alone / alone.tpot_s, token),
         throughput_tok_s=throughput,
         prefill_tok_s=faster(workload.prompt / prompt, first),
         ttft_s=_first(seen, first),
         itl_s=slower(seen.tpot_s / gain, together),
-        power_w=power,
-        kwh_per_mtok=energy,
-        cost_per_mtok=cost,
         basis=tuple(basis),
         prefill_share=seen.prefill_share,
     )
+    return with_watts(spec, plan, machine, workload, said, tariff_per_kwh=tariff_per_kwh)
 
 
 def _first(seen: Served, spread: tuple[float, float]) -> Interval:

@@ -46,7 +46,7 @@ def device_map(machine: Machine, shares: Sequence[DeviceShare], growth: Sequence
     """The picture of *shares* on *machine*; *growth* becomes dashed ceilings."""
     rows = _rows(machine, shares, growth)
     parts = [
-        svg.text(MARGIN, 30, svg.fit(title, 18, svg.WIDTH - 2 * MARGIN), size=18, bold=True),
+        svg.text(MARGIN, 30, svg.fit(title, 18, svg.WIDTH - 2 * MARGIN, bold=True), size=18, bold=True),
         svg.text(MARGIN, 48, "what each device holds, to scale", size=12, style="soft"),
     ]
     tops: dict[str, float] = {}
@@ -71,7 +71,7 @@ def _rows(machine: Machine, shares: Sequence[DeviceShare], growth: Sequence[Bill
         )
         for s in shares
     }
-    sizes = {s.id: max(totals[s.id], s.peak_bytes, 1) for s in shares}
+    sizes = {s.id: max(totals[s.id], totals[s.id] - s.capacity_bytes + s.peak_bytes, 1) for s in shares}
     cards = max((size for name, size in sizes.items() if name != HOST), default=0)
     apart = cards > 0 and sizes.get(HOST, 0) > _LARGE_HOST * cards
     common = cards if apart else max(sizes.values(), default=1)
@@ -90,7 +90,7 @@ def _rows(machine: Machine, shares: Sequence[DeviceShare], growth: Sequence[Bill
 
 def _draw(row: _Row, top: float) -> str:
     share = row.share
-    name = svg.fit(f"{share.id}  {share.name}", 14, 380)
+    name = svg.fit(f"{share.id}: {share.name}", 14, 400, bold=True)
     told = _state(share)
     parts = [
         svg.text(_BAR_X, top + 16, name, size=14, bold=True),
@@ -99,6 +99,7 @@ def _draw(row: _Row, top: float) -> str:
     y = top + 23
     per_byte = _BAR_WIDTH / row.scale_bytes
     x = float(_BAR_X)
+    tags = []
     for kind, size in _segments(row):
         width = size * per_byte
         if width <= 0:
@@ -108,9 +109,15 @@ def _draw(row: _Row, top: float) -> str:
         parts.append(svg.bar(x, y, width, _BAR_HEIGHT, kind))
         parts.append("</g>")
         if shown == kind.words:
-            parts.append(svg.tag(x + 4, y + _BAR_HEIGHT - 6, shown))
+            tags.append(svg.tag(x + 4, y + _BAR_HEIGHT - 6, shown))
         x += width
-    parts.append(svg.frame(_BAR_X, y, row.total_bytes * per_byte, _BAR_HEIGHT))
+    end = _BAR_X + row.total_bytes * per_byte
+    parts.append(svg.frame(_BAR_X, y, end - _BAR_X, _BAR_HEIGHT))
+    if share.headroom_bytes < 0:
+        parts.append(svg.line(end, y - 3, end, y + _BAR_HEIGHT + 3, width=3, style="mark"))
+        tags = tags[:1]
+        tags.append(svg.tag(end + 6, y + 16, svg.fit("its memory ends here", 11, x - end - 8)))
+    parts += tags
     others = max(0, row.total_bytes - share.capacity_bytes)
     parts.append(_ceiling(row, y, others, per_byte))
     parts.append(svg.text(_BAR_X, y + _BAR_HEIGHT + 17, _caption(row), size=12, style="soft"))
@@ -119,10 +126,10 @@ def _draw(row: _Row, top: float) -> str:
 
 def _ceiling(row: _Row, y: float, others: int, per_byte: float) -> str:
     """The dashed line up to which it may grow under use, kept inside the picture."""
-    if row.ceiling_bytes <= row.share.total_bytes + row.share.process_bytes:
+    if row.share.headroom_bytes < 0 or row.ceiling_bytes <= row.share.total_bytes + row.share.process_bytes:
         return ""
     x = min(_BAR_X + (others + row.ceiling_bytes) * per_byte, _BAR_X + _BAR_WIDTH)
-    return svg.line(x, y - 4, x, y + _BAR_HEIGHT + 4, dash="4 3", width=2, style="mark")
+    return svg.line(x, y - 1, x, y + _BAR_HEIGHT + 4, dash="4 3", width=2, style="mark")
 
 
 def _segments(row: _Row) -> list[tuple[Kind, int]]:

@@ -150,7 +150,9 @@ def _note(roof: _Roof, index: int, y: float) -> tuple[str, float]:
     count = f"{len(roof.ids)} × " if len(roof.ids) > 1 else ""
     parts = [
         svg.marker(index, _NOTES_X + 6, y + 7),
-        svg.text(_NOTES_X + 20, y + 12, svg.fit(f"{count}{roof.name}", 13, room - 20), size=13, bold=True),
+        svg.text(
+            _NOTES_X + 20, y + 12, svg.fit(f"{count}{roof.name}", 13, room - 20, bold=True), size=13, bold=True
+        ),
         svg.line(
             _NOTES_X, y + 22, _NOTES_X + 60, y + 22, dash=_DASHES[index % len(_DASHES)], width=2, style="mark"
         ),

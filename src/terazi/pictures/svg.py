@@ -12,6 +12,7 @@ WIDTH: Final = 960
 MARGIN: Final = 24
 #: Width of an average character over the font's size: wide, so that what is estimated to fit does fit.
 _CHARACTER: Final = 0.56
+_BOLD: Final = 1.2
 _FONT: Final = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif"
 #: Control characters that XML 1.0 doesn't allow, and lone surrogates.
 _FORBIDDEN: Final = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -62,17 +63,17 @@ def escape(text: str) -> str:
     return safe.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
-def width_of(text: str, size: float) -> float:
+def width_of(text: str, size: float, *, bold: bool = False) -> float:
     """About how wide *text* is at a font size."""
-    return len(text) * size * _CHARACTER
+    return len(text) * size * _CHARACTER * (_BOLD if bold else 1.0)
 
 
-def fit(text: str, size: float, width: float) -> str:
+def fit(text: str, size: float, width: float, *, bold: bool = False) -> str:
     """*text*, cut with an ellipsis where it is wider than *width*; empty where not even that fits."""
     text = " ".join(text.split())
-    if width_of(text, size) <= width:
+    if width_of(text, size, bold=bold) <= width:
         return text
-    room = int(width / (size * _CHARACTER)) - 1
+    room = int(width / width_of("x", size, bold=bold)) - 1
     return text[:room].rstrip() + "…" if room >= 3 else ""
 
 
@@ -97,6 +98,8 @@ def text(
 
 def tag(x: float, y: float, words: str, *, size: float = 11) -> str:
     """A label on a plate of the paper's colour, so that neither line nor pattern runs through it."""
+    if not words:
+        return ""
     box = f'x="{n(x)}" y="{n(y - size - 1)}" width="{n(width_of(words, size) + 6)}" height="{n(size + 5)}" rx="3"'
     return f'<rect {box} fill="#ffffff" class="paper"/>{text(x + 3, y, words, size=size)}'
 

@@ -43,7 +43,9 @@ class EnginesTable(_Table):
 class PowerTable(_Table):
     """``[power]``."""
 
-    price_per_kwh: float | None = Field(default=None, ge=0, description="Price of electricity, for the cost.")
+    price_per_kwh: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Price of electricity, for the cost."
+    )
     currency: str = Field(default="USD", min_length=1, max_length=8, description="What prices are in.")
     psu_w: float | None = Field(default=None, gt=0, description="Rating of the power supply, in watts.")
     psu_atx3: bool = Field(default=False, description="Whether it is an ATX 3.x supply, which bears spikes.")
@@ -105,4 +107,5 @@ def _read(path: Path) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UsageError(f"{path}: {place}: {first['msg']}", hint=hint) from error
+        why = "there is no such key" if first["type"] == "extra_forbidden" else first["msg"]
+        raise UsageError(f"{path}: {place}: {why}", hint=hint) from error

@@ -13,7 +13,8 @@ from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.performance.cost import Comparison, Own, Rented, Volume, compare
-from terazi.performance.energy import HOURS_PER_MONTH, PowerReport, request_mix
+from terazi.performance.energy import HOURS_PER_MONTH, PowerReport
+from terazi.performance.phases import request_mix
 from terazi.performance.prices import Prices, RentOffer
 from terazi.placement.plan import Verdict
 from terazi.service.power import PowerTerms, to_json, with_power

@@ -12,11 +12,11 @@ from terazi.memory.llama_cpp.blocks import unrolled
 from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.context import CACHELESS, Context
-from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.families import attends_everywhere, family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
 from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_groups, cache_layers
-from terazi.memory.llama_cpp.limits import MISFITS, misfit
+from terazi.memory.llama_cpp.limits import MISFITS, check_keys, misfit
 from terazi.memory.llama_cpp.lines import (
     cache_lines,
     compute_lines,
@@ -132,6 +132,8 @@ def _of_context(
         placements, buffers = kept.placements(settings, resolved), kept.buffers(settings, resolved)
     else:
         caches = _caches_of(context, lender)
+        if lender is None and attends_everywhere(spec):
+            check_keys(spec, caches)
         states = state_layers(spec, family, settings, resolved) if family else None
         placements = place_tensors(spec, settings, resolved, isa)
         buffers = weight_buffers(placements, settings, resolved, isa)

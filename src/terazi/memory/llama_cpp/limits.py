@@ -9,6 +9,8 @@ quantised cache in several streams is too much for Phi-4.
 from bisect import bisect_left
 
 from terazi.errors import ModelFileError, UsageError
+from terazi.memory.llama_cpp.blocks import trunk_length
+from terazi.memory.llama_cpp.kv import CacheLayer
 from terazi.models.spec import ModelSpec
 
 #: ``ggml_hash_size``: the next primes after powers of two, as far as a graph may need them.
@@ -49,6 +51,29 @@ def misfit(spec: ModelSpec) -> ModelFileError:
         f"The tensors of this model aren't what its architecture {spec.architecture!r} needs.",
         hint="The file is damaged or mislabelled; get it again.",
     )
+
+
+def check_keys(spec: ModelSpec, caches: tuple[CacheLayer, ...]) -> None:
+    """Refuse a file whose keys have another width than its head counts say (``create_tensor_qkv``).
+
+    *caches* are those of the model's own blocks, whose architecture makes keys in every one.
+
+    Raises:
+        ModelFileError: the engine would not load it either.
+    """
+    widths = {cache.block: cache.k_width for cache in caches if not cache.shared}
+    for tensor in spec.tensors:
+        if tensor.block is None or tensor.block >= trunk_length(spec):
+            continue
+        if tensor.name != f"blk.{tensor.block}.attn_k.weight":
+            continue
+        said = widths.get(tensor.block, 0 if not spec.head_count_kv[tensor.block] else None)
+        if said is not None and tensor.shape[-1] != said:
+            raise ModelFileError(
+                f"The header's head counts make keys of {said} elements in block {tensor.block}, and its tensor"
+                f" {tensor.name} has {tensor.shape[-1]}, so the engine would not load it.",
+                hint="The file is damaged, or made by a faulty converter: get it again.",
+            )
 
 
 def check_graph_size(size: int, architecture: str, *, tokens: int, tensors: int, adapted: int = 0) -> None:
