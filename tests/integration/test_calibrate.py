@@ -33,6 +33,7 @@ def left_over(home: Path) -> list[str]:
 
 
 def test_what_is_found_is_what_the_engine_takes(tmp_path: Path) -> None:
+    before = json.loads(terazi(tmp_path, "weigh", "demo", "--json").stdout)["forecast"]
     done = terazi(tmp_path, "calibrate", "--force", "--json", TIMED_FLAKY="5", **timed(tmp_path))
     assert done.returncode == 0, done.stderr
     assert left_over(tmp_path) == []
@@ -51,6 +52,12 @@ def test_what_is_found_is_what_the_engine_takes(tmp_path: Path) -> None:
     assert device["token_s"] == pytest.approx(truth.TOKEN_S, rel=0.2)
     assert device["step_s"] == pytest.approx(truth.STEP_S, rel=0.3)
     assert 0.1 < document["disturbed"] < 0.4, "every third run was slowed down"
+
+    after = json.loads(terazi(tmp_path, "weigh", "demo", "--json").stdout)["forecast"]
+    assert any("this machine, calibrated on" in words for words in after["basis"])
+    for figure in ("decode_tok_s", "prefill_tok_s"):
+        wide, narrow = ((said[figure]["high"] / said[figure]["low"]) for said in (before, after))
+        assert narrow < wide
 
     shown = json.loads(terazi(tmp_path, "calibrate", "--show", "--json").stdout)
     assert [c["calibration"] for c in shown["calibrations"]] == [document["calibration"]]

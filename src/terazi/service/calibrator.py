@@ -25,7 +25,7 @@ from terazi.performance.kernel_fit import (
     solve_layers,
     solve_overheads,
 )
-from terazi.performance.kernels import Matrices, weights_s
+from terazi.performance.kernels import Matrices, at_batch, weights_s
 from terazi.service.memory_speed import read_bytes_per_s
 from terazi.service.stopwatch import Stopwatch
 
@@ -187,7 +187,7 @@ class Calibrator:
         for vocab in _VOCABS:
             self._progress(f"{HOST}: sampling from {vocab} tokens")
             model = MadeUpModel(
-                dtype="q8_0", layers=4, embedding=256, feed_forward=256, heads=4, kv_heads=1,
+                dtype="q8_0", layers=2, embedding=512, feed_forward=512, heads=8, kv_heads=2,
                 vocab=vocab, vocab_dtype="q8_0", tokenizer=True,
             )  # fmt: skip
             path = self._write(model)
@@ -197,8 +197,7 @@ class Calibrator:
                     step = await served.step_s(
                         streams=streams, prompt=prompt, output=self._effort.output, rounds=self._effort.rounds
                     )
-                    at = dict(host.layer_batches)
-                    layer_s = at[1] + (at[4] - at[1]) * (streams - 1) / 3
+                    layer_s = at_batch(host.layer_batches, streams)
                     by_type = {"q8_0": Matrices(model.block_bytes + output_bytes, model.block_rows + vocab)}
                     own[vocab, streams] = step - weights_s(host, by_type, streams) - model.layers * layer_s
         small, large = _VOCABS
