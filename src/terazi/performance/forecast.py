@@ -88,7 +88,7 @@ def forecast(
     together_spread = widen(model.spread(together.by_device, DECODE_SPREAD), by, streams)
 
     first = slower(prefill.seconds, prefill_spread)
-    step = slower(alone.seconds, alone_spread)
+    step = slower(model.first_token_s(alone), alone_spread)
     ttft = Interval(low=first.low + step.low, mid=first.mid + step.mid, high=first.high + step.high)
     itl, share = together.seconds, 0.0
     if workload.users > 1:

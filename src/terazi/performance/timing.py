@@ -24,6 +24,7 @@ from terazi.performance.efficiency import (
     speed_of_device,
     speed_of_host,
 )
+from terazi.performance.kernels import KernelWork, kernel_work, kernels_prompt_s, kernels_step_s
 from terazi.performance.links import boundary_s, slot_bytes_per_s
 from terazi.performance.power import DECODE, DECODE_CORE_SHARE, PREFILL, Draw, draw
 from terazi.performance.roofline import SCORE_BYTES, PromptWork, Rates, decode_step_s, prompt_s
@@ -32,7 +33,7 @@ from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
 from terazi.placement.plan import Plan
 
 if TYPE_CHECKING:
-    from terazi.performance.calibration import Calibration
+    from terazi.performance.calibration import Calibration, DeviceCalibration
 
 #: Share of the ideal overlap that pipelined micro-batches reach over several cards (``benchmarks/fit_speed.py``).
 OVERLAP = 0.8
@@ -59,6 +60,8 @@ class Timing:
     traffic: Mapping[str, DeviceTraffic]
     speeds: Mapping[str, Speed]
     draws: Mapping[str, Draw | None]
+    timed_kernels: "Mapping[str, DeviceCalibration]"
+    kernel_work: Mapping[str, KernelWork]
     fabric: Fabric | None = None  # between devices that every layer is cut over
 
     @classmethod
@@ -76,6 +79,7 @@ class Timing:
         by_id: dict[str, Device] = {d.id: d for d in machine.devices}
         speeds = {name: _speed(name, by_id.get(name), machine, calibration) for name in load}
         draws = {name: draw(by_id[name], speeds[name].card_class) for name in load if name in by_id}
+        timed = {} if cut else _timed_kernels(load, by_id, machine, calibration)
         return cls(
             spec=spec,
             machine=machine,
@@ -84,6 +88,8 @@ class Timing:
             traffic=load,
             speeds=speeds,
             draws=draws,
+            timed_kernels=timed,
+            kernel_work=kernel_work(spec, settings, resolved, machine.host.isa) if timed else {},
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
         )
 
@@ -108,6 +114,10 @@ class Timing:
         tokens = batch * (1 + checked)
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
+            if name in self.timed_kernels:
+                own, work = self.timed_kernels[name], self.kernel_work.get(name)
+                parts[name] = kernels_step_s(own, self.spec, work, t, batch=tokens, depth=depth)
+                continue
             touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, tokens)
             experts = t.expert_bytes * (touched / self.spec.expert_count if self.spec.expert_count else 1.0)
             parts[name] = decode_step_s(
@@ -125,6 +135,16 @@ class Timing:
             for a, b in boundaries(self.resolved)
         )
         return Timed(self._together(parts, tokens) + hops, parts)
+
+    def first_token_s(self, alone: Timed) -> float:
+        """Seconds from the end of a prompt to its first token: a step like *alone*'s, of which kernels that were
+        timed leave the sampling only, since a prompt's last micro-batch makes the logits."""
+        sampling = [
+            own.token_s + self.spec.vocab_size * own.vocab_s
+            for name, own in self.timed_kernels.items()
+            if (work := self.kernel_work.get(name)) is not None and work.output
+        ]
+        return sum(sampling) if sampling else alone.seconds
 
     def _together(self, parts: Mapping[str, float], tokens: int) -> float:
         """Seconds of devices one after another; of those that share every layer the slowest, and their sums."""
@@ -147,6 +167,12 @@ class Timing:
         share = touched / self.spec.expert_count if self.spec.expert_count else 1.0
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
+            if name in self.timed_kernels and not (name == HOST and self._computed_on_card(micro)):
+                own, kernels = self.timed_kernels[name], self.kernel_work.get(name)
+                parts[name] = kernels_prompt_s(
+                    own, self.spec, kernels, t, tokens=tokens, micro_batch=micro, cached=cached
+                )
+                continue
             pairs = (t.pairs(tokens) - (t.pairs(cached) if cached else 0.0)) * self._share(name)
             work = PromptWork(
                 tokens=fresh,
@@ -231,3 +257,17 @@ def _speed(name: str, device: Device | None, machine: Machine, calibration: "Cal
         found = calibration.device(HOST, machine.host.cpu_name or "CPU") if calibration is not None else None
         return speed_of_host(machine.host, found)
     return speed_of_device(device, calibration.device(name, device.name) if calibration is not None else None)
+
+
+def _timed_kernels(
+    load: Mapping[str, DeviceTraffic],
+    devices: Mapping[str, Device],
+    machine: Machine,
+    calibration: "Calibration | None",
+) -> "Mapping[str, DeviceCalibration]":
+    """The devices whose kernels were timed on this machine."""
+    if calibration is None:
+        return {}
+    names = {name: devices[name].name if name in devices else machine.host.cpu_name or "CPU" for name in load}
+    found = {name: calibration.device(name, called) for name, called in names.items()}
+    return {name: own for name, own in found.items() if own is not None and own.kernels}

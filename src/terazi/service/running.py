@@ -29,6 +29,7 @@ from terazi.service.beacon import Beacon, light
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment, model_id
 from terazi.service.engine_view import as_engine_sees
+from terazi.service.paces import watch
 from terazi.service.paths import cache_dir, state_dir
 from terazi.service.power import power_terms, with_power
 from terazi.service.records import keep, with_records
@@ -221,7 +222,12 @@ class Service:
                 if not self._stopping.is_set():
                     names = [d.card.id for d in self._deployments]
                     self._reporter.serving(self._url, names, request.api_key)
-                    await self._until_stopped()
+                    watching = asyncio.ensure_future(watch(lambda: self._deployments, self._reporter.say))
+                    try:
+                        await self._until_stopped()
+                    finally:
+                        watching.cancel()
+                        await asyncio.gather(watching, return_exceptions=True)
             finally:
                 if self._deployments:
                     self._reporter.say("draining, then stopping the engine (again to stop at once)")

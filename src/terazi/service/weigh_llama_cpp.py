@@ -16,6 +16,7 @@ from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import forecast, score
 from terazi.placement.plan import Plan, Refusal
+from terazi.service.calibrations import calibration_of, taught
 from terazi.service.weighing import Weighing
 from terazi.units import MIB
 
@@ -41,7 +42,9 @@ def weigh_spec(
     from terazi.placement.solve import solve
 
     _check_architecture(spec)
-    outcome = solve(spec, machine, workload, pins, score=score(spec, machine, workload))
+    used = calibration_of(machine)
+    judge = score(spec, machine, workload, None if used is None else used.calibration)
+    outcome = solve(spec, machine, workload, pins, score=judge)
     return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
 
 
@@ -236,7 +239,12 @@ def _weighing(
 ) -> Weighing:
     speed = None
     if isinstance(outcome, Plan):
-        speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
+        used = calibration_of(machine)
+        calibration = None if used is None else used.calibration
+        speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh, calibration=calibration)
+        if used is not None:
+            speed = dataclasses.replace(speed, basis=(used.words, *speed.basis))
+        speed = taught(speed, spec, outcome, machine)
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 
