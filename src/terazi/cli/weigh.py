@@ -140,11 +140,10 @@ def _draw(weighing: Weighing, args: argparse.Namespace) -> None:
 def _with_power(weighing: Weighing, args: argparse.Namespace) -> Weighing:
     if weighing.forecast is None or not weighing.machine.devices:
         return weighing
-    from terazi.service.config import load_config
-    from terazi.service.power import power_terms, with_power
+    from terazi.service.power import configured, power_terms, with_power
 
     terms = power_terms(
-        load_config(), price_per_kwh=args.price_per_kwh, currency=args.currency, psu_w=args.psu, duty=args.duty
+        configured(), price_per_kwh=args.price_per_kwh, currency=args.currency, psu_w=args.psu, duty=args.duty
     )
     return with_power(weighing, terms)
 

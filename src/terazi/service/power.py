@@ -4,13 +4,17 @@ The configuration is looked at only where there is something to report, since re
 """
 
 import dataclasses
-from typing import Any
+import os
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from terazi.performance.energy import PowerReport, Tariff, power_report, times
 from terazi.performance.host_power import Supply
 from terazi.performance.outlook import Forecast
-from terazi.service.config import Config
 from terazi.service.weighing import Weighing
+
+if TYPE_CHECKING:
+    from terazi.service.config import Config, PowerTable
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,8 +26,33 @@ class PowerTerms:
     duty: float
 
 
+class Unconfigured(NamedTuple):
+    """``config.PowerTable`` as it is without a file; making that one takes longer than weighing a model."""
+
+    price_per_kwh: float | None = None
+    currency: str = "USD"
+    psu_w: float | None = None
+    psu_atx3: bool = False
+    psu_efficiency: float | None = None
+    host_idle_w: float | None = None
+    host_load_w: float | None = None
+    duty: float = 0.25
+
+
+def configured() -> "Config | None":
+    """``config.load_config``, or None if there is no file."""
+    if "TERAZI_CONFIG" not in os.environ and not os.path.exists("terazi.toml") and sys.platform == "linux":  # noqa: PTH110 - see below
+        # the XDG base directory specification, as platformdirs reads it; that and pathlib cost start-up time
+        home = os.environ.get("XDG_CONFIG_HOME", "").strip() or os.path.expanduser("~/.config")  # noqa: PTH111 - see above
+        if not os.path.exists(f"{home}/terazi/terazi.toml"):  # noqa: PTH110 - see above
+            return None
+    from terazi.service.config import load_config
+
+    return load_config()
+
+
 def power_terms(
-    config: Config,
+    config: "Config | None",
     *,
     price_per_kwh: float | None = None,
     currency: str | None = None,
@@ -31,7 +60,7 @@ def power_terms(
     duty: float | None = None,
 ) -> PowerTerms:
     """What was typed, over what is configured."""
-    table = config.power
+    table: PowerTable | Unconfigured = Unconfigured() if config is None else config.power
     return PowerTerms(
         tariff=Tariff(
             per_kwh=table.price_per_kwh if price_per_kwh is None else price_per_kwh,
