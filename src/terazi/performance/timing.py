@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
 from terazi.performance.collectives import Fabric, fabric_of
@@ -24,7 +25,6 @@ from terazi.performance.efficiency import (
     speed_of_device,
     speed_of_host,
 )
-from terazi.performance.kernels import KernelWork, kernel_work, kernels_prompt_s, kernels_step_s
 from terazi.performance.links import boundary_s, slot_bytes_per_s
 from terazi.performance.power import DECODE, DECODE_CORE_SHARE, PREFILL, Draw, draw
 from terazi.performance.roofline import SCORE_BYTES, PromptWork, Rates, decode_step_s, prompt_s
@@ -34,6 +34,7 @@ from terazi.placement.plan import Plan
 
 if TYPE_CHECKING:
     from terazi.performance.calibration import Calibration, DeviceCalibration
+    from terazi.performance.kernels import KernelWork
 
 #: Share of the ideal overlap that pipelined micro-batches reach over several cards (``benchmarks/fit_speed.py``).
 OVERLAP = 0.8
@@ -61,7 +62,7 @@ class Timing:
     speeds: Mapping[str, Speed]
     draws: Mapping[str, Draw | None]
     timed_kernels: "Mapping[str, DeviceCalibration]"
-    kernel_work: Mapping[str, KernelWork]
+    kernel_work: "Mapping[str, KernelWork]"
     fabric: Fabric | None = None  # between devices that every layer is cut over
 
     @classmethod
@@ -89,7 +90,7 @@ class Timing:
             speeds=speeds,
             draws=draws,
             timed_kernels=timed,
-            kernel_work=kernel_work(spec, settings, resolved, machine.host.isa) if timed else {},
+            kernel_work=_kernel_work(spec, settings, resolved, machine) if timed else {},
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
         )
 
@@ -115,6 +116,8 @@ class Timing:
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
             if name in self.timed_kernels:
+                from terazi.performance.kernels import kernels_step_s
+
                 own, work = self.timed_kernels[name], self.kernel_work.get(name)
                 parts[name] = kernels_step_s(own, self.spec, work, t, batch=tokens, depth=depth)
                 continue
@@ -168,6 +171,8 @@ class Timing:
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
             if name in self.timed_kernels and not (name == HOST and self._computed_on_card(micro)):
+                from terazi.performance.kernels import kernels_prompt_s
+
                 own, kernels = self.timed_kernels[name], self.kernel_work.get(name)
                 parts[name] = kernels_prompt_s(
                     own, self.spec, kernels, t, tokens=tokens, micro_batch=micro, cached=cached
@@ -257,6 +262,15 @@ def _speed(name: str, device: Device | None, machine: Machine, calibration: "Cal
         found = calibration.device(HOST, machine.host.cpu_name or "CPU") if calibration is not None else None
         return speed_of_host(machine.host, found)
     return speed_of_device(device, calibration.device(name, device.name) if calibration is not None else None)
+
+
+def _kernel_work(
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, machine: Machine
+) -> "Mapping[str, KernelWork]":
+    """Imported only where a machine was calibrated: start-up is part of the product."""
+    from terazi.performance.kernels import kernel_work
+
+    return kernel_work(spec, settings, resolved, machine.host.isa)
 
 
 def _timed_kernels(
