@@ -8,7 +8,7 @@
 
 Each sweep goes over about 10,000 settings with ``Scale.lines`` from nothing, and is held against ``bill.weigh``
 of a sample. Times are CPU time of this process, or of the command. The header is that of Kimi K2 (1096 tensors,
-163,840 tokens), whole and in 24 parts; the whole command is compared with ``python -c pass``, alternating. The aims:
+163,840 tokens), whole and in 24 parts; the whole command is compared with ``python -c pass``, alternating. Aims:
 1 s for 10,000 settings, 200 ms for a plan, 150 ms beyond an empty process, and 8 times an empty one for the demo.
 """
 

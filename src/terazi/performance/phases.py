@@ -6,12 +6,11 @@ forecast's own seconds, and how often each device has its turn.
 
 import math
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from terazi.hardware.machine import Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.vllm.settings import VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec, Tensor
 from terazi.performance.outlook import Forecast
@@ -20,6 +19,9 @@ from terazi.performance.routing import distinct_experts
 from terazi.performance.timing import Timing
 from terazi.performance.traffic import is_expert
 from terazi.placement.plan import Plan
+
+if TYPE_CHECKING:
+    from terazi.memory.vllm.settings import VllmSettings
 
 #: Tokens computed at once while a prompt is read: the weights are read once for each such batch.
 _PROMPT_BATCH: Final = 512
@@ -127,7 +129,7 @@ def _phase(job: _Job, name: str, *, tok_s: float, batch: float, depth: float) ->
     by_id = {d.id: d for d in job.machine.devices}
     step_s = batch / tok_s
     prompt = name == "prompt"
-    if isinstance(job.plan.settings, VllmSettings):
+    if not isinstance(job.plan.settings, LlamaCppSettings):
         parts = _vllm_parts(job, job.plan.settings, batch=batch, depth=depth, prompt=prompt)
     else:
         parts = _llama_cpp_parts(job, batch=batch, depth=depth, prompt=prompt)
@@ -168,7 +170,9 @@ def _llama_cpp_parts(job: _Job, *, batch: float, depth: float, prompt: bool) -> 
     }
 
 
-def _vllm_parts(job: _Job, settings: VllmSettings, *, batch: float, depth: float, prompt: bool) -> dict[str, _Part]:
+def _vllm_parts(
+    job: _Job, settings: "VllmSettings", *, batch: float, depth: float, prompt: bool
+) -> dict[str, _Part]:
     """Each rank's part: what it holds, of which a step reads what it touches; pipeline stages take turns."""
     held = {s.id: s.weights_bytes for s in job.plan.devices if s.weights_bytes}
     total = sum(held.values()) or 1
@@ -185,7 +189,7 @@ def _vllm_parts(job: _Job, settings: VllmSettings, *, batch: float, depth: float
     }
 
 
-def _filled(spec: ModelSpec, plan: Plan, settings: VllmSettings, tokens: float) -> float:
+def _filled(spec: ModelSpec, plan: Plan, settings: "VllmSettings", tokens: float) -> float:
     """Share of vLLM's cache, which takes all memory that is left, that *tokens* tokens of all streams need.
 
     Counted by the model's own heads, at two bytes a number or one.
