@@ -7,14 +7,13 @@ the watts meanwhile. ``forecast`` turns them into intervals.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration, DeviceCalibration
 from terazi.performance.collectives import Fabric, fabric_of
 from terazi.performance.efficiency import (
     PREFILL_SPREAD,
@@ -25,13 +24,16 @@ from terazi.performance.efficiency import (
     speed_of_device,
     speed_of_host,
 )
-from terazi.performance.kernels import KernelWork, kernel_work, kernels_prompt_s, kernels_step_s
 from terazi.performance.links import boundary_s, slot_bytes_per_s
-from terazi.performance.power import Draw, draw
+from terazi.performance.power import DECODE, DECODE_CORE_SHARE, PREFILL, Draw, draw
 from terazi.performance.roofline import SCORE_BYTES, PromptWork, Rates, decode_step_s, prompt_s
 from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
 from terazi.placement.plan import Plan
+
+if TYPE_CHECKING:
+    from terazi.performance.calibration import Calibration, DeviceCalibration
+    from terazi.performance.kernels import KernelWork
 
 #: Share of the ideal overlap that pipelined micro-batches reach over several cards (``benchmarks/fit_speed.py``).
 OVERLAP = 0.8
@@ -58,12 +60,14 @@ class Timing:
     traffic: Mapping[str, DeviceTraffic]
     speeds: Mapping[str, Speed]
     draws: Mapping[str, Draw | None]
-    timed_kernels: Mapping[str, DeviceCalibration]
-    kernel_work: Mapping[str, KernelWork]
+    timed_kernels: Mapping[str, "DeviceCalibration"]
+    kernel_work: Mapping[str, "KernelWork"]
     fabric: Fabric | None = None  # between devices that every layer is cut over
 
     @classmethod
-    def of(cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: Calibration | None = None) -> "Timing":
+    def of(
+        cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: "Calibration | None" = None
+    ) -> "Timing":
         settings = llama_cpp_settings(plan.settings)
         resolved = resolve(spec, settings, machine.devices)
         load = dict(traffic(spec, settings, resolved, plan.bill, machine.host.isa))
@@ -76,6 +80,11 @@ class Timing:
         speeds = {name: _speed(name, by_id.get(name), machine, calibration) for name in load}
         draws = {name: draw(by_id[name], speeds[name].card_class) for name in load if name in by_id}
         timed = {} if cut else _timed_kernels(load, by_id, machine, calibration)
+        work: Mapping[str, KernelWork] = {}
+        if timed:  # start-up is part of the product
+            from terazi.performance.kernels import kernel_work
+
+            work = kernel_work(spec, settings, resolved, machine.host.isa)
         return cls(
             spec=spec,
             machine=machine,
@@ -85,15 +94,20 @@ class Timing:
             speeds=speeds,
             draws=draws,
             timed_kernels=timed,
-            kernel_work=kernel_work(spec, settings, resolved, machine.host.isa) if timed else {},
+            kernel_work=work,
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
         )
 
-    def rates(self, name: str) -> Rates:
-        """The device's rates, slowed by its power cap."""
+    def rates(self, name: str, *, prompt: bool = False) -> Rates:
+        """The device's rates, slowed by its power cap. That limits averages: in a layer split cards take turns."""
         rates = self.speeds[name].rates
         limit = self.draws.get(name)
-        slow = limit.speed if limit is not None else 1.0
+        slow = 1.0
+        if limit is not None and prompt:
+            slow = limit.speed_at(PREFILL, 1.0)
+        elif limit is not None:
+            turns = len(self.draws) if self.fabric is None else 1
+            slow = limit.speed_at(DECODE._replace(busy=1 / turns), DECODE_CORE_SHARE)
         return rates._replace(bandwidth=rates.bandwidth * slow, flops=rates.flops * slow)
 
     def step(self, *, batch: int, depth: float, checked: int = 0) -> Timed:
@@ -106,6 +120,8 @@ class Timing:
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
             if name in self.timed_kernels:
+                from terazi.performance.kernels import kernels_step_s
+
                 own, work = self.timed_kernels[name], self.kernel_work.get(name)
                 parts[name] = kernels_step_s(own, self.spec, work, t, batch=tokens, depth=depth)
                 continue
@@ -159,6 +175,8 @@ class Timing:
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
             if name in self.timed_kernels and not (name == HOST and self._computed_on_card(micro)):
+                from terazi.performance.kernels import kernels_prompt_s
+
                 own, kernels = self.timed_kernels[name], self.kernel_work.get(name)
                 parts[name] = kernels_prompt_s(
                     own, self.spec, kernels, t, tokens=tokens, micro_batch=micro, cached=cached
@@ -179,7 +197,7 @@ class Timing:
             if name == HOST and self._computed_on_card(micro):
                 parts[name] = self._streamed_s(work)
             else:
-                parts[name] = prompt_s(self.rates(name), work)
+                parts[name] = prompt_s(self.rates(name, prompt=True), work)
         hops = sum(
             boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=micro)
             for a, b in boundaries(self.resolved)
@@ -205,7 +223,7 @@ class Timing:
     def _streamed_s(self, work: PromptWork) -> float:
         """Host layers of a large batch: their weights cross the first card's slot once a micro-batch."""
         first = self.resolved.devices[0]
-        rates = self.rates(first.id) if first.id in self.speeds else speed_of_device(first).rates
+        rates = self.rates(first.id, prompt=True) if first.id in self.speeds else speed_of_device(first).rates
         wire = work.batches * work.read_bytes / slot_bytes_per_s(first)
         return wire + prompt_s(rates, work._replace(read_bytes=0.0, packed_weights=0.0))
 
@@ -243,7 +261,7 @@ class Timing:
         return (*said, *hops, "roofline: active weights and cache over bandwidth, plus a cost per layer")
 
 
-def _speed(name: str, device: Device | None, machine: Machine, calibration: Calibration | None) -> Speed:
+def _speed(name: str, device: Device | None, machine: Machine, calibration: "Calibration | None") -> Speed:
     if device is None:
         found = calibration.device(HOST, machine.host.cpu_name or "CPU") if calibration is not None else None
         return speed_of_host(machine.host, found)
@@ -254,8 +272,8 @@ def _timed_kernels(
     load: Mapping[str, DeviceTraffic],
     devices: Mapping[str, Device],
     machine: Machine,
-    calibration: Calibration | None,
-) -> Mapping[str, DeviceCalibration]:
+    calibration: "Calibration | None",
+) -> Mapping[str, "DeviceCalibration"]:
     """The devices whose kernels were timed on this machine."""
     if calibration is None:
         return {}

@@ -31,6 +31,7 @@ from terazi.service.deployment import Deployment, model_id
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.paces import watch
 from terazi.service.paths import cache_dir, state_dir
+from terazi.service.power import power_terms, with_power
 from terazi.service.records import keep, with_records
 from terazi.service.weigh import find_machine, weigh_model
 from terazi.service.weighing import Weighing
@@ -246,7 +247,8 @@ class Service:
             price_per_kwh=self._request.price_per_kwh,
         )
         _check_startable(weighing)
-        self._reporter.weighed(with_records(weighing))
+        terms = power_terms(self._request.config, price_per_kwh=self._request.price_per_kwh)
+        self._reporter.weighed(with_power(with_records(weighing), terms))
         for note in unused:
             self._reporter.say(f"note: {note}")
         if isinstance(weighing.outcome, Refusal):

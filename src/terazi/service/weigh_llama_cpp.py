@@ -218,7 +218,8 @@ def _check_architecture(spec: ModelSpec) -> None:
     if spec.format != "gguf":
         raise UsageError(
             f"{spec.name} is no GGUF model, and llama.cpp loads no other",
-            hint="get it as a .gguf file, or convert it with llama.cpp's convert_hf_to_gguf.py",
+            hint="name a GGUF of it, e.g. hf:ORG/REPO-GGUF:Q4_K_M, whose header alone travels; or convert it with"
+            " llama.cpp's convert_hf_to_gguf.py",
         )
     if not known_to_engine(spec.architecture):
         raise RefusedError(
