@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
 from terazi.performance.collectives import Fabric, fabric_of
@@ -60,8 +61,8 @@ class Timing:
     traffic: Mapping[str, DeviceTraffic]
     speeds: Mapping[str, Speed]
     draws: Mapping[str, Draw | None]
-    timed_kernels: Mapping[str, "DeviceCalibration"]
-    kernel_work: Mapping[str, "KernelWork"]
+    timed_kernels: "Mapping[str, DeviceCalibration]"
+    kernel_work: "Mapping[str, KernelWork]"
     fabric: Fabric | None = None  # between devices that every layer is cut over
 
     @classmethod
@@ -80,11 +81,6 @@ class Timing:
         speeds = {name: _speed(name, by_id.get(name), machine, calibration) for name in load}
         draws = {name: draw(by_id[name], speeds[name].card_class) for name in load if name in by_id}
         timed = {} if cut else _timed_kernels(load, by_id, machine, calibration)
-        work: Mapping[str, KernelWork] = {}
-        if timed:  # start-up is part of the product
-            from terazi.performance.kernels import kernel_work
-
-            work = kernel_work(spec, settings, resolved, machine.host.isa)
         return cls(
             spec=spec,
             machine=machine,
@@ -94,7 +90,7 @@ class Timing:
             speeds=speeds,
             draws=draws,
             timed_kernels=timed,
-            kernel_work=work,
+            kernel_work=_kernel_work(spec, settings, resolved, machine) if timed else {},
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
         )
 
@@ -268,12 +264,21 @@ def _speed(name: str, device: Device | None, machine: Machine, calibration: "Cal
     return speed_of_device(device, calibration.device(name, device.name) if calibration is not None else None)
 
 
+def _kernel_work(
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, machine: Machine
+) -> "Mapping[str, KernelWork]":
+    """Imported only where a machine was calibrated: start-up is part of the product."""
+    from terazi.performance.kernels import kernel_work
+
+    return kernel_work(spec, settings, resolved, machine.host.isa)
+
+
 def _timed_kernels(
     load: Mapping[str, DeviceTraffic],
     devices: Mapping[str, Device],
     machine: Machine,
     calibration: "Calibration | None",
-) -> Mapping[str, "DeviceCalibration"]:
+) -> "Mapping[str, DeviceCalibration]":
     """The devices whose kernels were timed on this machine."""
     if calibration is None:
         return {}

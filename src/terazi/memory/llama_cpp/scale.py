@@ -17,7 +17,7 @@ from terazi.memory.llama_cpp.blocks import unrolled
 from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.cache_rules import window_length
 from terazi.memory.llama_cpp.context import Context
-from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.families import attends_everywhere, family_of
 from terazi.memory.llama_cpp.kv import (
     CacheGroup,
     CacheLayer,
@@ -29,7 +29,7 @@ from terazi.memory.llama_cpp.kv import (
     resized_groups,
     window_cells,
 )
-from terazi.memory.llama_cpp.limits import MISFITS, misfit
+from terazi.memory.llama_cpp.limits import MISFITS, check_keys, misfit
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.replay import Replays
 from terazi.memory.llama_cpp.resolve import Resolved, Shares, check_cache_types, resolve_figures, share_out
@@ -159,6 +159,8 @@ class Scale:
         place = self._at, resolved.flash_attn
         if place not in self._samples:
             sample = cache_layers(self.spec, self.family, settings, resolved)
+            if attends_everywhere(self.spec):
+                check_keys(self.spec, sample)
             plain = resized_caches(sample, settings, resolved, short) == sample
             self._samples[place] = (sample, cache_shapes(sample)) if plain else None
         return self._samples[place]

@@ -212,7 +212,7 @@ def _circle(part: Part, arena: Arena, address: list[int], sizes: Sequence[int], 
 
 
 def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: Sequence[int]) -> None:
-    """``Arena.take`` and ``Arena.release`` for one event after the other, written out: time goes here."""
+    """``Arena.take`` and ``Arena.release`` for one event after the other, the first written out: time goes here."""
     blocks, peak = arena.blocks, arena.peak
     for what, tensor, index, owned in events:
         size = sizes[index]
@@ -243,30 +243,7 @@ def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: S
             size = sizes[owned] - size
             if size <= 0:
                 continue
-        if arena.ragged or not size:
-            arena.release(at, size)
-            continue
-        place = 0
-        before = None
-        for block in blocks:
-            if block[0] >= at:
-                break
-            before = block
-            place += 1
-        else:
-            arena.release(at, size)
-            continue
-        touches = block[0] == at + size
-        if before is not None and before[0] + before[1] == at:
-            before[1] += size
-            if touches:
-                before[1] += block[1]
-                del blocks[place]
-        elif touches:
-            block[0] = at
-            block[1] += size
-        else:
-            blocks.insert(place, [at, size])
+        arena.release(at, size)
     arena.peak = peak
 
 
