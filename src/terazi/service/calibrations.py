@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Machine
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration
 from terazi.placement.plan import Plan
 from terazi.service.records import store_file
 from terazi.units import GIB
 
 if TYPE_CHECKING:
+    from terazi.performance.calibration import Calibration
     from terazi.performance.forecast import Forecast
 
 ENGINE = "llama.cpp"
@@ -37,7 +37,7 @@ class Program(NamedTuple):
 class InUse(NamedTuple):
     """The calibration that a forecast is to use, what is said of it, and why it is stale, if it is."""
 
-    calibration: Calibration
+    calibration: "Calibration"
     words: str
     stale: str | None
 
@@ -129,7 +129,7 @@ def taught(said: "Forecast", spec: ModelSpec, plan: Plan, machine: Machine) -> "
 
 class _Candidate(NamedTuple):
     driver: str
-    calibration: Calibration
+    calibration: "Calibration"
     program: Program | None
 
 
@@ -156,7 +156,7 @@ def _stale(candidate: _Candidate, driver: str, build: str | None) -> str | None:
     return None
 
 
-def _widened(calibration: Calibration) -> Calibration:
+def _widened(calibration: "Calibration") -> "Calibration":
     from dataclasses import replace
 
     devices = tuple(

@@ -36,6 +36,9 @@ FEW, MANY = (1, 4, 16), (64, 256)
 DEPTH = 1024
 _LAYERS_TYPE = "f16"
 _STREAMS = 8
+#: Measured over forecast that eight of ten cases stayed within: two small models, 1 to 16 streams, three lengths of
+#: prompt each (``benchmarks/bench_forecast.py``).
+DECODE_SPREAD, PREFILL_SPREAD = (0.86, 1.12), (0.85, 1.18)
 _VOCABS = (4096, 131072)
 
 
@@ -144,6 +147,8 @@ class Calibrator:
             kernels=kernels,
             layer_batches=layers,
             layer_s=layers[0][1] or None,
+            decode_spread=DECODE_SPREAD,
+            prefill_spread=PREFILL_SPREAD,
             decode_bytes_per_s=1 / _typical(kernels, "q4_K", 0),
             prefill_flops_per_s=_flops_per_s(kernels),
             attention_flops_per_s=_attention(thin, thin_runs, 1),

@@ -5,10 +5,13 @@ import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from specs import machine, smollm2
+from terazi.engines.llama_cpp.pace import Pace
 from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
 from terazi.performance.calibration import Calibration, DeviceCalibration, KernelTime
@@ -18,7 +21,9 @@ from terazi.placement.plan import Plan
 from terazi.placement.solve import solve
 from terazi.service import calibrations
 from terazi.service.calibrations import calibration_of, machine_key, model_key, program_of, taught
+from terazi.service.paces import keep_pace
 from terazi.service.records import store_file
+from terazi.service.weighing import Weighing
 from terazi.telemetry.store.lookup import measured
 from terazi.telemetry.store.speeds import (
     Kept,
@@ -29,6 +34,9 @@ from terazi.telemetry.store.speeds import (
     kept_calibrations,
 )
 from terazi.telemetry.store.sqlite import MIGRATIONS, Store
+
+if TYPE_CHECKING:
+    from terazi.service.deployment import Deployment
 
 OWN = DeviceCalibration(
     device="Host", name="Test CPU", kernels=(KernelTime("q4_0", ((1, 1e-10),)),), layer_batches=((1, 1e-5),)
@@ -189,3 +197,15 @@ def test_the_keys_tell_apart_what_is_not_equally_fast() -> None:
     assert model_key(smollm2(), plan) != model_key(replace(smollm2(), name="another"), plan)
     busy = replace(machine(), host=replace(machine().host, ram_available_bytes=1 << 30))
     assert machine_key(busy) == machine_key(machine())
+
+
+def test_what_a_deployment_reached_is_kept_beside_its_forecast() -> None:
+    plan, said = weighed()
+    weighing = Weighing(spec=smollm2(), machine=machine(), workload=plan.workload, outcome=plan, forecast=said)
+    deployment = cast("Deployment", SimpleNamespace(weighing=weighing, plan=plan, build="b1"))
+    keep_pace(deployment, Pace(streams=1, depth=576.0, tok_s=50.0))
+    found = measured(store_file(), machine_key(machine()), "llama.cpp")
+    assert found is not None
+    ((model, build, streams, tok_s, forecast_tok_s),) = found.speeds
+    assert (model, build, streams, tok_s) == (model_key(smollm2(), plan), "b1", 1.0, 50.0)
+    assert forecast_tok_s == pytest.approx(said.decode_tok_s.mid, rel=0.01), "prompt + output/2 is that depth"
