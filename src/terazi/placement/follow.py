@@ -56,7 +56,6 @@ def follow(
     # a command line that fits spares these imports
     from terazi.placement.refuse import refuse
     from terazi.placement.search import Search
-    from terazi.placement.solve import finish
 
     default = LlamaCppSettings()
     pins = {
@@ -72,4 +71,4 @@ def follow(
         n_parallel=judged.resolved.n_seq_max,
         kv_unified=judged.resolved.unified and judged.resolved.n_seq_max > 1,
     )
-    return refuse(search, workload, explicit, judged, lambda found: finish(search, workload, found, (), None))
+    return refuse(search, workload, explicit, judged)

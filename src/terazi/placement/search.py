@@ -1,17 +1,17 @@
 """Finds layouts that fit for one complete set of the other settings (context, slots, cache type, ...).
 
-In: settings without a layout. Out: ``Found``: what fits, best first, and what came nearest. The candidates, in this
-order, the first group with something that fits being the answer:
+In: settings without a layout. Out: ``Found``: what fits, best first, what came nearest, and what wasn't even near.
+The candidates: every layer on one card, or on several; all but routed experts, or all but the first layers, on
+cards, the rest in RAM; the CPU alone. What keeps all layers on cards makes the later ones idle, unless the host is
+faster than a card that it would need.
 
-1. every layer on one card; 2. every layer on several; 3. all but routed experts, or all but the first layers, on
-cards, the rest in RAM; 4. the CPU alone.
-
-``sums`` tells quickly what should fit, and the real bill judges it; a guess that the bill rejects is corrected by
-what was missing and tried again.
+``layout`` finds the fastest of each kind over what ``sums`` says of bytes and ``pace`` of speeds; the real bill
+judges them, and a guess that the bill rejects is corrected by what was missing and tried again. A bill of a large
+model takes a while, so beyond the likeliest candidate only so many are judged as *JUDGED_BLOCKS* allows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from terazi.errors import UsageError
@@ -20,10 +20,14 @@ from terazi.memory.bill import HOST
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
+from terazi.placement.appraiser import Appraiser
 from terazi.placement.capacity import Capacity
 from terazi.placement.judge import Judged, judge
-from terazi.placement.layout import Role, Room, alone, spread
+from terazi.placement.layout import Layout, Role, Room, alone, holds, spread
+from terazi.placement.pace import Pace, by_bandwidth
+from terazi.placement.plan import Rejected
 from terazi.placement.sums import Space, place, survey
+from terazi.units import format_bytes
 
 #: Pins that leave the layout to the engine's own rule; only ``-ngl`` is then searched.
 _OWN_LAYOUT = frozenset({"tensor_split", "split_mode", "override_tensor", "main_gpu"})
@@ -31,15 +35,30 @@ _OWN_LAYOUT = frozenset({"tensor_split", "split_mode", "override_tensor", "main_
 _SINGLES = 3
 #: How often a layout is corrected after the real bill said no to it.
 _CORRECTIONS = 3
+#: Bills that are weighed beyond the necessary ones, times the model's blocks: a bill of 126 blocks over 8 cards
+#: takes 50 ms, and an answer shall take 200.
+JUDGED_BLOCKS = 320
 
 Counts = tuple[int, ...]
 
 
 class Found(NamedTuple):
-    """What the search met: ``fits`` in order of preference, ``closest`` if that is empty."""
+    """What the search met: ``fits`` in order of preference, ``closest`` if that is empty.
+
+    ``lacking`` are layouts that no bill was needed for to say no.
+    """
 
     fits: tuple[Judged, ...]
     closest: Judged
+    lacking: tuple[Rejected, ...] = ()
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What one search has spent and learnt so far."""
+
+    blocks: int = 0
+    paces: dict[tuple[object, ...], Pace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,30 +70,58 @@ class Search:
     capacity: Capacity
     pins: Mapping[str, object]
     companions: tuple[Companion, ...] = ()
+    appraiser: Appraiser | None = None
+    ledger: _Ledger = field(default_factory=_Ledger, repr=False, compare=False)
 
     @property
     def total(self) -> int:
         """Layers to place, the output being one."""
         return self.spec.block_count + 1
 
+    def may_judge(self) -> bool:
+        """Whether there is time for one more bill than is necessary."""
+        return self.ledger.blocks + self.spec.block_count <= JUDGED_BLOCKS
+
     def run(self, settings: LlamaCppSettings) -> Found:
-        """Try the groups of candidates.
+        """Try the kinds of layouts.
 
         Raises:
             UsageError: for settings that llama.cpp itself refuses.
         """
+        devices = self.devices(settings)
+        if self._host_only(devices):
+            return self._found(list(self._host_layout(settings)))
+        if self._own_layout():
+            return self._found(list(self._engine_layout(settings)))
         seen: list[Judged] = []
-        for group in self._groups(settings):
-            judged = list(group)
-            fits = tuple(j for j in judged if not j.shortfall)
-            if fits:
-                return Found(fits=fits, closest=fits[0])
-            seen += judged
+        lacking: tuple[Rejected, ...] = ()
+        if self._pinned_layers() >= self.total:
+            space = self._survey(settings, devices, partial=False)
+            seen += self._corrected(settings, devices, space, self._wholes)
+            lacking = tuple(self._lacking(space, devices))
+        fits = [j for j in seen if not j.shortfall]
+        if fits and not self._host_is_faster(settings, fits[0]):
+            return self._found(seen, lacking)
+        if not fits and self._may_move_experts(settings):
+            blocks = self._fewest_expert_blocks(settings, devices)
+            if blocks is not None:
+                seen += self._experts_in_ram(settings, devices, blocks)
+        space = self._survey(settings, devices, partial=True)
+        starts = self._starts()
+        seen += self._corrected(settings, devices, space, lambda s: self._partials(s, starts))
+        on_cards = any(not j.shortfall for j in seen)
+        if "n_gpu_layers" not in self.pins and (not on_cards or self._host_alone_is_faster(space)):
+            seen += self._host_layout(settings)
         if not seen:
             # nothing was worth a real bill: show the pinned layers where the engine itself would put them
             pinned = self.pins.get("n_gpu_layers")
             seen = [self._judge(self._on_host(settings) if pinned is None else settings)]
-        return Found(fits=(), closest=min(seen, key=lambda j: j.missing_bytes))
+        return self._found(seen, lacking)
+
+    @staticmethod
+    def _found(seen: Sequence[Judged], lacking: tuple[Rejected, ...] = ()) -> Found:
+        fits = tuple(j for j in seen if not j.shortfall)
+        return Found(fits, fits[0] if fits else min(seen, key=lambda j: j.missing_bytes), lacking)
 
     def likely_whole(self, settings: LlamaCppSettings) -> bool:
         """Whether everything should fit on the accelerators (or, without any, in RAM). Asks no real bill."""
@@ -85,10 +132,7 @@ class Search:
             return not self._judge(settings).shortfall
         if self._pinned_layers() < self.total:
             return False
-        space = self._survey(settings, devices, partial=False)
-        return any(
-            space.host_fits(c) for c in (*self._singles(space, devices, 1), *_several(space, self.total, (0,)))
-        )
+        return self._feasible(self._survey(settings, devices, partial=False))
 
     def likely(self, settings: LlamaCppSettings) -> bool:
         """Whether anything should fit at all. Asks no real bill.
@@ -104,7 +148,7 @@ class Search:
         if self._host_only(devices):
             return False
         space = self._survey(settings, devices, partial=True)
-        if any(space.host_fits(c) for c in self._partials(space, self._starts())):
+        if self._partials(space, self._starts()):
             return True
         return self._may_move_experts(settings) and self._fewest_expert_blocks(settings, devices) is not None
 
@@ -125,28 +169,6 @@ class Search:
                     f"The machine has no device {name}.", hint=f"It has: {', '.join(by_id) or 'no accelerator'}."
                 )
         return tuple(by_id[name] for name in settings.devices)
-
-    def _groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
-        devices = self.devices(settings)
-        if self._host_only(devices):
-            yield self._host_layout(settings)
-            return
-        if self._own_layout():
-            yield self._engine_layout(settings)
-            return
-        pinned = self._pinned_layers()
-        if pinned >= self.total:
-            space = self._survey(settings, devices, partial=False)
-            yield self._judged(settings, devices, self._singles(space, devices, _SINGLES))
-            yield self._corrected(settings, devices, space, lambda s: _several(s, self.total, (0,)))
-        if self._may_move_experts(settings):
-            blocks = self._fewest_expert_blocks(settings, devices)
-            if blocks is not None:
-                yield self._experts_in_ram(settings, devices, blocks)
-        space = self._survey(settings, devices, partial=True)
-        yield self._corrected(settings, devices, space, lambda s: self._partials(s, self._starts()))
-        if "n_gpu_layers" not in self.pins:
-            yield self._host_layout(settings)
 
     def _host_only(self, devices: Sequence[Device]) -> bool:
         return not devices or self.pins.get("n_gpu_layers") == 0
@@ -173,57 +195,98 @@ class Search:
         return self._survey(self._on_host(settings), (), partial=False).host_fits(())
 
     def _judge(self, settings: LlamaCppSettings) -> Judged:
+        self.ledger.blocks += self.spec.block_count
         return judge(self.spec, self.machine, settings, self.capacity, self.companions)
 
     def _survey(self, settings: LlamaCppSettings, devices: tuple[Device, ...], *, partial: bool) -> Space:
-        return survey(self.spec, self.machine, devices, settings, self.capacity, partial=partial)
+        pace = self._pace(settings)
+        return survey(self.spec, self.machine, devices, settings, self.capacity, pace=pace, partial=partial)
 
-    def _singles(self, space: Space, devices: Sequence[Device], limit: int) -> list[Counts]:
-        """Cards that hold everything alone, fastest first, equal ones once."""
-        different: dict[tuple[str, int, float], int] = {}
-        for i in alone(space.rooms, 0, self.total):
-            key = (devices[i].name, devices[i].memory_total_bytes, space.rooms[i].seconds_per_byte)
-            different.setdefault(key, i)
-        return [_only(i, self.total, len(devices)) for i in list(different.values())[:limit]]
+    def _pace(self, settings: LlamaCppSettings) -> Pace:
+        # what changes how fast a layer is; the context only changes how much a stream may read
+        key = (settings.n_ubatch, settings.type_k, settings.type_v, settings.n_parallel, settings.flash_attn)
+        known = self.ledger.paces.get(key)
+        if known is None:
+            said = self.appraiser.pace(settings) if self.appraiser is not None and self.machine.devices else None
+            known = self.ledger.paces[key] = said or by_bandwidth(self.spec, self.machine)
+        return known
 
-    def _partials(self, space: Space, starts: Sequence[int]) -> list[Counts]:
-        """Layouts that begin with the first feasible layer: on one card, and on several if that holds more."""
-        best = self.total
-        found: list[Counts] = []
-        for i, room in enumerate(space.rooms):
-            start = next((s for s in starts if s < best and room.reach(s, Role.ALONE) >= self.total), None)
-            if start is not None:
-                best, found = start, [_only(i, self.total - start, len(space.rooms))]
-        return [*_several(space, self.total, [s for s in starts if s < best]), *found]
+    def _feasible(self, space: Space) -> bool:
+        """Whether every layer should fit on the cards."""
+        if any(space.shared):
+            return bool(self._wholes(space))
+        return space.host_fits((self.total, *(0,) * (len(space.rooms) - 1))) and holds(space.rooms, self.total, 0)
+
+    def _wholes(self, space: Space) -> list[Layout]:
+        """Every layer on one card, equal cards once, or on several; the fastest first."""
+        different: dict[tuple[int, ...], Layout] = {}
+        for layout in alone(space.rooms, self.total, (0,), space.host_cost):
+            index = layout.counts.index(self.total)
+            different.setdefault((layout.cost, space.budgets[index]), layout)
+        found = list(different.values())[:_SINGLES]
+        for evenly in (False, True):
+            layout_ = spread(space.rooms, self.total, (0,), space.host_cost, evenly=evenly)
+            if layout_ is not None and layout_ not in found:
+                found.append(layout_)
+        return sorted((f for f in found if space.host_fits(f.counts)), key=lambda f: f.cost)
+
+    def _partials(self, space: Space, starts: Sequence[int]) -> list[Layout]:
+        """The fastest that leaves some of the first layers to the host: on one card, and on several."""
+        starts = [s for s in starts if space.host_holds(s)]
+        found = alone(space.rooms, self.total, starts, space.host_cost)[:1]
+        for evenly in (False, True):
+            layout = spread(space.rooms, self.total, starts, space.host_cost, evenly=evenly)
+            if layout is not None and layout not in found:
+                found.append(layout)
+        return sorted((f for f in found if space.host_fits(f.counts)), key=lambda f: f.cost)
+
+    def _lacking(self, space: Space, devices: Sequence[Device]) -> Iterator[Rejected]:
+        """Cards that can't hold everything alone, the one that comes nearest."""
+        short = [
+            (room.prefix[self.total] - room.room[Role.ALONE], device.id)
+            for room, device in zip(space.rooms, devices, strict=True)
+        ]
+        missing, name = min(short, default=(0, ""))
+        if missing > 0:
+            yield Rejected(option=f"{name} alone", why=f"it lacks {format_bytes(missing)} for all layers")
+
+    def _host_is_faster(self, settings: LlamaCppSettings, judged: Judged) -> bool:
+        pace = self._pace(settings)
+        used = [name for name in judged.resolved.layer_devices if name != HOST]
+        slowest = max(pace.block_s.get(name, 0.0) for name in used) if used else 0.0
+        return "n_gpu_layers" not in self.pins and pace.block_s[HOST] < slowest
+
+    def _host_alone_is_faster(self, space: Space) -> bool:
+        layouts = self._partials(space, self._starts())
+        return bool(layouts) and space.host_cost[self.total] < layouts[0].cost
 
     def _host_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
         yield self._judge(self._on_host(settings))
-
-    def _judged(
-        self, settings: LlamaCppSettings, devices: tuple[Device, ...], layouts: Sequence[Counts]
-    ) -> Iterator[Judged]:
-        for counts in layouts:
-            yield self._judge(place(settings, devices, counts))
 
     def _corrected(
         self,
         settings: LlamaCppSettings,
         devices: tuple[Device, ...],
         space: Space,
-        guess: Callable[[Space], Sequence[Counts]],
-    ) -> Iterator[Judged]:
-        """Guess, judge, and guess again with less room where the bill found too little."""
+        guess: Callable[[Space], Sequence[Layout]],
+    ) -> list[Judged]:
+        """Guess, judge, and guess again with less room where the bill found too little. The fastest first."""
+        seen: list[Judged] = []
         for _ in range(_CORRECTIONS):
             over: dict[str, int] = {}
-            for judged in self._judged(settings, devices, guess(space)):
-                yield judged
+            for layout in guess(space):
+                if any(not j.shortfall for j in seen) and not self.may_judge():
+                    break
+                judged = self._judge(place(settings, devices, layout.counts))
+                seen.append(judged)
                 for s in judged.shortfall:
                     over[s.device] = max(over.get(s.device, 0), s.missing_bytes)
             over.pop(HOST, None)
-            if not over:
-                return
+            if not over or any(not j.shortfall for j in seen):
+                break
             smaller = [_shrunk(r, over.get(d.id, 0)) for r, d in zip(space.rooms, devices, strict=True)]
             space = space._replace(rooms=tuple(smaller))
+        return seen
 
     def _may_move_experts(self, settings: LlamaCppSettings) -> bool:
         given = settings.cpu_moe or settings.n_cpu_moe or "n_gpu_layers" in self.pins
@@ -233,9 +296,7 @@ class Search:
         """The fewest blocks whose experts have to stay in RAM so that all else fits on the cards."""
 
         def fits(blocks: int) -> bool:
-            space = self._survey(replace(settings, n_cpu_moe=blocks), devices, partial=False)
-            layouts = (*self._singles(space, devices, 1), *_several(space, self.total, (0,)))
-            return any(space.host_fits(c) for c in layouts)
+            return self._feasible(self._survey(replace(settings, n_cpu_moe=blocks), devices, partial=False))
 
         low, high, best = 1, self.spec.block_count, None
         while low <= high:
@@ -246,17 +307,15 @@ class Search:
                 low = middle + 1
         return best
 
-    def _experts_in_ram(
-        self, settings: LlamaCppSettings, devices: tuple[Device, ...], blocks: int
-    ) -> Iterator[Judged]:
+    def _experts_in_ram(self, settings: LlamaCppSettings, devices: tuple[Device, ...], blocks: int) -> list[Judged]:
+        seen: list[Judged] = []
         for more in range(_CORRECTIONS):
             tried = replace(settings, n_cpu_moe=min(blocks + more, self.spec.block_count))
             space = self._survey(tried, devices, partial=False)
-            layouts = self._singles(space, devices, 1) or _several(space, self.total, (0,))
-            judged = list(self._judged(tried, devices, layouts))
-            yield from judged
-            if any(not j.shortfall for j in judged):
-                return
+            seen += [self._judge(place(tried, devices, f.counts)) for f in self._wholes(space)[:1]]
+            if any(not j.shortfall for j in seen):
+                break
+        return seen
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
         """The largest ``-ngl`` that fits where the engine's own rule, or a pinned ``-ts``, shares layers out."""
@@ -304,15 +363,6 @@ def largest(
             return values[place_], sure
         # the hint was too hopeful: look below with real bills
         low, high, ask = 0, place_ - 1, found
-
-
-def _several(space: Space, total: int, starts: Sequence[int]) -> list[Counts]:
-    layout = spread(space.rooms, total, starts) if len(space.rooms) > 1 and starts else None
-    return [] if layout is None else [layout[0]]
-
-
-def _only(index: int, layers: int, devices: int) -> Counts:
-    return tuple(layers if i == index else 0 for i in range(devices))
 
 
 def _shrunk(room: Room, by: int) -> Room:

@@ -24,9 +24,8 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.layout import Role, Room
+from terazi.placement.pace import Pace, active_bytes, running_ns
 
-#: Assumed where a card's bandwidth is unknown; only the order of the cards depends on it.
-_ASSUMED_BANDWIDTH = 300e9
 #: Devices of a trial with several: one first, one in the middle, one last.
 _TRIAL_DEVICES = 3
 
@@ -41,6 +40,7 @@ class Space(NamedTuple):
         host_prefix: ``host_prefix[i]`` is what layers ``0..i-1`` put on the host if they stay there.
         host_fixed: what the host holds whatever the layout.
         host_budget: what a plan may use of RAM.
+        host_cost: ``host_cost[i]`` is what the host takes for layers ``0..i-1``, in nanoseconds.
     """
 
     rooms: tuple[Room, ...]
@@ -49,6 +49,11 @@ class Space(NamedTuple):
     host_prefix: Sequence[int]
     host_fixed: int
     host_budget: int
+    host_cost: Sequence[int]
+
+    def host_holds(self, layers: int) -> bool:
+        """Whether the host holds its first *layers*, unified devices aside."""
+        return self.host_fixed + self.host_prefix[layers] <= self.host_budget
 
     def host_fits(self, counts: Sequence[int]) -> bool:
         """Whether the host holds the layers that *counts* leave to it, and what unified devices take."""
@@ -90,10 +95,11 @@ def survey(
     settings: LlamaCppSettings,
     capacity: Capacity,
     *,
+    pace: Pace,
     partial: bool,
 ) -> Space:
     """The search space for *settings*. *partial*: some layers stay on the host, which changes compute buffers."""
-    twin = _short_twin(spec)
+    twin = short_twin(spec)
     trial_settings = replace(settings, n_cpu_moe=min(settings.n_cpu_moe, twin.block_count))
     fixed, host_fixed = _beside_layers(twin, machine, devices, trial_settings, partial=partial)
     whole: dict[tuple[str, bool], Sequence[int]] = {}
@@ -101,11 +107,13 @@ def survey(
         if _kind(device) not in whole:
             whole[_kind(device)] = _prefix(spec, device, settings)
     budgets = tuple(capacity.device_bytes[d.id] for d in devices)
+    active = active_bytes(spec)
     rooms = tuple(
         Room(
             prefix=whole[_kind(device)],
             room=_room(budget - _context_bytes(device), fixed),
-            seconds_per_byte=1 / (device.memory_bandwidth.value or _ASSUMED_BANDWIDTH),
+            cost=running_ns(active, pace.block_s[device.id], pace.output_s[device.id]),
+            entry=round(1e9 * pace.entry_s[device.id]),
         )
         for device, budget in zip(devices, budgets, strict=True)
     )
@@ -116,11 +124,15 @@ def survey(
         host_prefix=_host_prefix(spec, machine, settings),
         host_fixed=host_fixed,
         host_budget=capacity.host_bytes,
+        host_cost=running_ns(active, pace.block_s[HOST], pace.output_s[HOST]),
     )
 
 
-def _short_twin(spec: ModelSpec) -> ModelSpec:
-    """*spec* with its first blocks only, enough for three devices with every kind of attention on each."""
+def short_twin(spec: ModelSpec, periods: int = _TRIAL_DEVICES) -> ModelSpec:
+    """*spec* with its first blocks only: so many times as it takes to have every kind of block, twice at least.
+
+    Of some families it is *spec* itself.
+    """
     family = family_of(spec)
     if family is None or family.own_kv is not None or trunk_length(spec) != spec.block_count:
         # its bound may grow with the layers; which blocks share a cache or only guess ahead counts from the last
@@ -134,7 +146,7 @@ def _short_twin(spec: ModelSpec) -> ModelSpec:
             strict=True,
         )
     )
-    blocks = min(spec.block_count, _TRIAL_DEVICES * max(2, _period(kinds)))
+    blocks = min(spec.block_count, periods * max(2, _period(kinds)))
     if blocks == spec.block_count:
         return spec
     return replace(

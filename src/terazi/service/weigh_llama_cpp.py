@@ -15,7 +15,8 @@ from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
-from terazi.performance.forecast import forecast, score
+from terazi.performance.appraiser import Appraiser
+from terazi.performance.forecast import forecast
 from terazi.placement.plan import Plan, Refusal
 from terazi.service.weighing import Weighing
 from terazi.units import MIB
@@ -42,7 +43,7 @@ def weigh_spec(
     from terazi.placement.solve import solve
 
     _check_architecture(spec)
-    outcome = solve(spec, machine, workload, pins, score=score(spec, machine, workload))
+    outcome = solve(spec, machine, workload, pins, score=Appraiser(spec, machine, workload))
     return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
 
 
