@@ -82,45 +82,61 @@ class Appraiser:
         """Seconds a block and for the output on each device, from forecasts of short twins of the model.
 
         Of twins with one and with two periods of blocks the difference is the blocks' time and the rest the
-        output's; handing over is what a twin on two devices takes longer than its parts.
+        output's; handing over is what a twin on two devices takes longer than its parts, and a block on the host
+        beside a card what a twin takes longer for each.
         """
         small, large = short_twin(self._spec, 1), short_twin(self._spec, 2)
-        if large.block_count == small.block_count:
+        if large.block_count == small.block_count or not self._machine.devices:
             return None
-        machine = self._machine
-        like: dict[tuple[object, ...], str] = {}
-        block: dict[str, float] = {}
-        output: dict[str, float] = {}
-        entry: dict[str, float] = {HOST: 0.0}
-        steps = large.block_count - small.block_count
-        first = machine.devices[0] if machine.devices else None
-        for device in (*machine.devices, None):
+        pace = Pace({}, {}, {HOST: 0.0}, {}, {HOST: 0.0})
+        kinds: dict[tuple[object, ...], str] = {}
+        first = self._machine.devices[0]
+        for device in (None, *self._machine.devices):
             name = HOST if device is None else device.id
-            if device is not None:
-                known = like.setdefault(_kind(device), name)
-                # the first card is entered from no other, so it says nothing of its likes' hand-over
-                if known not in {name, first.id if first is not None else ""}:
-                    block[name], output[name], entry[name] = block[known], output[known], entry[known]
-                    continue
-            less, more = (self._seconds(twin, settings, device) for twin in (small, large))
-            block[name] = max(0.0, (more - less) / steps)
-            output[name] = max(0.0, less - small.block_count * block[name])
-            if device is not None and first is not None and device is not first:
-                both = self._seconds(large, settings, first, device)
-                half = large.block_count // 2
-                parts = half * block[first.id] + (large.block_count - half) * block[name] + output[name]
-                entry[name] = max(0.0, both - parts)
-        if first is not None:
-            entry[first.id] = 0.0  # the first in the order is never entered from another
-        return Pace(block, output, entry)
+            # the first card is entered from no other, so it says nothing of its likes' hand-over
+            like = name if device is None or device is first else kinds.setdefault(_kind(device), name)
+            if like == name:
+                self._take_pace(pace, settings, (small, large), device)
+                continue
+            for figures in pace:
+                figures[name] = figures[like]
+        return pace
 
-    def _seconds(self, twin: ModelSpec, settings: LlamaCppSettings, *devices: Device | None) -> float:
-        """Seconds of the workload on *twin*, its layers shared evenly by *devices*; None is the host alone."""
-        cards = tuple(d for d in devices if d is not None)
-        counts = _even(twin.block_count, len(cards))
-        laid = place(settings, cards, counts)
-        if not cards:
-            laid = replace(laid, devices=("none",) if self._machine.devices else ())
+    def _take_pace(
+        self, pace: Pace, settings: LlamaCppSettings, twins: tuple[ModelSpec, ModelSpec], device: Device | None
+    ) -> None:
+        small, large = twins
+        blocks = large.block_count
+        if device is None:
+            less, more = (self._seconds(twin, settings, (), ()) for twin in twins)
+        else:
+            less, more = (self._seconds(twin, settings, (device,), (twin.block_count + 1,)) for twin in twins)
+        name = HOST if device is None else device.id
+        block = max(0.0, (more - less) / (blocks - small.block_count))
+        pace.block_s[name] = block
+        pace.output_s[name] = max(0.0, less - small.block_count * block)
+        pace.beside_s[name] = block
+        if device is None:
+            return
+        one, all_but_one = (self._seconds(large, settings, (device,), (n,)) for n in (blocks, 2))
+        kept = max(0.0, block + (all_but_one - one) / (blocks - 2)) if blocks > 2 else pace.block_s[HOST]
+        pace.beside_s[name] = kept
+        pace.begin_s[name] = max(0.0, one - more + block - kept)
+        pace.entry_s[name] = 0.0
+        first = self._machine.devices[0]
+        if device is not first:
+            half = blocks // 2
+            both = self._seconds(large, settings, (first, device), (half, blocks - half + 1))
+            parts = half * pace.block_s[first.id] + (blocks - half) * block + pace.output_s[name]
+            pace.entry_s[name] = max(0.0, both - parts)
+
+    def _seconds(
+        self, twin: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Sequence[int]
+    ) -> float:
+        """Seconds of the workload on *twin* with so many of its last layers on *devices*, the rest on the host."""
+        laid = place(settings, devices, counts)
+        if not devices:
+            laid = replace(laid, n_gpu_layers=0, devices=("none",))
         plan = Plan(
             id="",
             engine="llama.cpp",
@@ -138,13 +154,6 @@ def workload_s(said: Forecast, plan: Plan, workload: Workload) -> float:
     users, output = max(1, workload.users), max(1, workload.output)
     waves = -(-users // max(1, llama_cpp_settings(plan.settings).n_parallel or 1))
     return users * said.ttft_s.mid + waves * output * said.itl_s.mid
-
-
-def _even(blocks: int, devices: int) -> Sequence[int]:
-    """Blocks for each of one or two devices, and the output for the last."""
-    if devices < 2:
-        return (blocks + 1,) * devices
-    return blocks // 2, blocks - blocks // 2 + 1
 
 
 def _kind(device: Device) -> tuple[object, ...]:

@@ -40,7 +40,7 @@ def finish(
     lacking: Sequence[Rejected] = (),
 ) -> Plan:
     """The best of *candidates*; of those that keep the workload's limits, if any does."""
-    plans = [_plan(search, workload, c.judged, reasons) for c in candidates]
+    plans = [plan_of(search, workload, c.judged, reasons) for c in candidates]
     appraiser = search.appraiser
     if appraiser is None or len(plans) == 1:
         others = [Rejected(option=name_option(c.judged, candidates[0].judged), why="") for c in candidates[1:]]
@@ -89,7 +89,7 @@ def _distinct(rejected: Sequence[Rejected]) -> tuple[Rejected, ...]:
     return tuple(seen.values())
 
 
-def _plan(search: Search, workload: Workload, judged: Judged, reasons: Sequence[str]) -> Plan:
+def plan_of(search: Search, workload: Workload, judged: Judged, reasons: Sequence[str] = ()) -> Plan:
     judged, growth = _plan_growth(search, judged)
     settings = judged.settings
     said = [*reasons, *_slots_reason(settings, judged), *explain_layout(search.machine, judged), *growth]

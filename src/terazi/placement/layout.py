@@ -4,8 +4,10 @@ In: bytes and nanoseconds per layer, room per device and role. Out: counts per d
 beyond this: layers are atoms, each device holds a contiguous range, in the devices' order, the ranges end at the
 output, and what comes before the first range stays on the host.
 
-A device's fixed cost (compute buffers, copies of shared tables) depends on its role: alone, first, in the middle or
-last. The search goes backwards over (device, first layer), so one pass answers for every number of layers that may
+A device's fixed cost (compute buffers, copies of shared tables) depends on its role (alone, first, in the middle or
+last) and on whether it has one layer or more: within a range of one, nothing is handed on.
+
+The search goes backwards over (device, first layer), so one pass answers for every number of layers that may
 stay on the host: ``rest[d][start]`` covers the layers from *start* to the end with the devices from *d* on. Times
 are whole nanoseconds, so that equal cards tie exactly, and the more even share wins the tie.
 """
@@ -30,22 +32,27 @@ class Room(NamedTuple):
 
     Args:
         prefix: ``prefix[i]`` is the sum of the bytes of layers ``0..i-1`` here; one entry more than layers.
-        room: bytes left for layers, by role.
+        room: bytes left for several layers, by role.
+        room_for_one: the same for a single layer.
         cost: ``cost[i]`` is the sum of what layers ``0..i-1`` take here, in nanoseconds of the workload.
         entry: nanoseconds to hand over to this device from another one.
+        host: ``host[i]`` is what layers ``0..i-1`` take on the host if this is the first device in use.
     """
 
     prefix: Sequence[int]
     room: tuple[int, int, int, int]
+    room_for_one: tuple[int, int, int, int]
     cost: Sequence[int]
     entry: int
+    host: Sequence[int]
 
     def reach(self, start: int, role: Role) -> int:
         """One past the last layer that fits here when it begins with *start*."""
-        budget = self.room[role]
-        if budget < 0:
-            return start
-        return bisect_right(self.prefix, self.prefix[start] + budget) - 1
+        before = self.prefix[start]
+        end = bisect_right(self.prefix, before + self.room[role]) - 1 if self.room[role] >= 0 else start
+        if end > start + 1:
+            return end
+        return start + 1 if self.prefix[start + 1] - before <= self.room_for_one[role] else start
 
 
 class Layout(NamedTuple):
@@ -61,13 +68,13 @@ _COARSE = 10
 _NEVER = 1 << 200
 
 
-def alone(devices: Sequence[Room], layers: int, starts: Sequence[int], host: Sequence[int]) -> list[Layout]:
+def alone(devices: Sequence[Room], layers: int, starts: Sequence[int]) -> list[Layout]:
     """For each device that can hold the end by itself: its best start, fastest first."""
     found = []
     for i, device in enumerate(devices):
         fitting = [s for s in starts if device.reach(s, Role.ALONE) >= layers]
         if fitting:
-            cost, start = min((host[s] + device.cost[layers] - device.cost[s], s) for s in fitting)
+            cost, start = min((device.host[s] + device.cost[layers] - device.cost[s], s) for s in fitting)
             counts = tuple(layers - start if k == i else 0 for k in range(len(devices)))
             found.append(Layout(counts, cost))
     return sorted(found, key=lambda layout: layout.cost)
@@ -92,16 +99,13 @@ def holds(devices: Sequence[Room], layers: int, start: int) -> bool:
     return False
 
 
-def spread(
-    devices: Sequence[Room], layers: int, starts: Sequence[int], host: Sequence[int], *, evenly: bool = False
-) -> Layout | None:
+def spread(devices: Sequence[Room], layers: int, starts: Sequence[int], *, evenly: bool = False) -> Layout | None:
     """The layout over at least two devices that takes the least time; None if there is none.
 
     Args:
         devices: in the engine's order.
         layers: to place, the output being one.
         starts: how many of the first layers may stay on the host.
-        host: ``host[s]`` is what the host takes for *s* layers, in nanoseconds.
         evenly: take the fourth power of each device's time, so that none has much more than the others: what a
             pipeline of several micro-batches is fastest with, where the slowest stage sets the pace.
     """
@@ -112,10 +116,10 @@ def spread(
     best = _NEVER
     found: tuple[int, int, int] | None = None
     for start in starts:
-        base = host[start] << _SHIFT
         for d in range(len(devices) - 1):
             device, later = devices[d], rest[d + 1]
             cost, before = device.cost, device.cost[start]
+            base = device.host[start] << _SHIFT
             for end in range(start + 1, min(device.reach(start, Role.FIRST), layers - 1) + 1):
                 if later[end] >= _NEVER:
                     continue
@@ -125,17 +129,18 @@ def spread(
     if found is None:
         return None
     counts = _counts(found, take, len(devices), layers)
-    return Layout(counts, cost_of(devices, counts, layers, host))
+    return Layout(counts, cost_of(devices, counts, layers))
 
 
-def cost_of(devices: Sequence[Room], counts: Sequence[int], layers: int, host: Sequence[int]) -> int:
-    """Nanoseconds of one layout."""
+def cost_of(devices: Sequence[Room], counts: Sequence[int], layers: int) -> int:
+    """Nanoseconds of one layout, which uses some device."""
     start = at = layers - sum(counts)
-    total, used = host[start], False
+    total = 0
     for device, count in zip(devices, counts, strict=True):
         if count:
-            total += device.cost[at + count] - device.cost[at] + (device.entry if used else 0)
-            at, used = at + count, True
+            total += device.host[start] if at == start else device.entry
+            total += device.cost[at + count] - device.cost[at]
+            at += count
     return total
 
 

@@ -3,7 +3,7 @@
 In: whoever judges plans says it (``Appraiser.pace``), or bandwidths do. Out: ``Pace``.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from terazi.hardware.machine import Machine
@@ -26,11 +26,16 @@ class Pace(NamedTuple):
         block_s: an average block.
         output_s: the output layer.
         entry_s: the hand-over to this device from another one.
+        beside_s: an average block that the host keeps while this device is the first of the others: the engine may
+            compute a long prompt's host blocks there, and their weights cross its slot.
+        begin_s: what it costs besides that the first blocks are kept on the host.
     """
 
-    block_s: Mapping[str, float]
-    output_s: Mapping[str, float]
-    entry_s: Mapping[str, float]
+    block_s: dict[str, float]
+    output_s: dict[str, float]
+    entry_s: dict[str, float]
+    beside_s: dict[str, float]
+    begin_s: dict[str, float]
 
 
 def by_bandwidth(spec: ModelSpec, machine: Machine) -> Pace:
@@ -43,6 +48,8 @@ def by_bandwidth(spec: ModelSpec, machine: Machine) -> Pace:
         block_s={name: block / rate for name, rate in rates.items()},
         output_s={name: active[-1] / rate for name, rate in rates.items()},
         entry_s=dict.fromkeys(rates, _ENTRY_S),
+        beside_s=dict.fromkeys(rates, block / rates[HOST]),
+        begin_s=dict.fromkeys(rates, 0.0),
     )
 
 

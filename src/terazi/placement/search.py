@@ -23,10 +23,10 @@ from terazi.models.spec import ModelSpec
 from terazi.placement.appraiser import Appraiser
 from terazi.placement.capacity import Capacity
 from terazi.placement.judge import Judged, judge
-from terazi.placement.layout import Layout, Role, Room, alone, holds, spread
-from terazi.placement.pace import Pace, by_bandwidth
+from terazi.placement.layout import Layout, Role, alone, holds, spread
+from terazi.placement.pace import Pace, active_bytes, by_bandwidth
 from terazi.placement.plan import Rejected
-from terazi.placement.sums import Space, place, survey
+from terazi.placement.sums import Space, place, role_of, survey
 from terazi.units import format_bytes
 
 #: Pins that leave the layout to the engine's own rule; only ``-ngl`` is then searched.
@@ -37,7 +37,9 @@ _SINGLES = 3
 _CORRECTIONS = 3
 #: Bills that are weighed beyond the necessary ones, times the model's blocks: a bill of 126 blocks over 8 cards
 #: takes 50 ms, and an answer shall take 200.
-JUDGED_BLOCKS = 320
+JUDGED_BLOCKS = 250
+#: Up to so many times the slowest card in use for a layer, the host may be worth a look.
+_COMPARABLE = 2.0
 
 Counts = tuple[int, ...]
 
@@ -100,7 +102,7 @@ class Search:
             seen += self._corrected(settings, devices, space, self._wholes)
             lacking = tuple(self._lacking(space, devices))
         fits = [j for j in seen if not j.shortfall]
-        if fits and not self._host_is_faster(settings, fits[0]):
+        if fits and not self._host_may_help(settings, fits[0]):
             return self._found(seen, lacking)
         if not fits and self._may_move_experts(settings):
             blocks = self._fewest_expert_blocks(settings, devices)
@@ -115,7 +117,7 @@ class Search:
         if not seen:
             # nothing was worth a real bill: show the pinned layers where the engine itself would put them
             pinned = self.pins.get("n_gpu_layers")
-            seen = [self._judge(self._on_host(settings) if pinned is None else settings)]
+            seen = [self.weigh(self._on_host(settings) if pinned is None else settings)]
         return self._found(seen, lacking)
 
     @staticmethod
@@ -129,7 +131,7 @@ class Search:
         if self._host_only(devices):
             return self._likely_on_host(settings)
         if self._own_layout():
-            return not self._judge(settings).shortfall
+            return not self.weigh(settings).shortfall
         if self._pinned_layers() < self.total:
             return False
         return self._feasible(self._survey(settings, devices, partial=False))
@@ -194,9 +196,26 @@ class Search:
             return False
         return self._survey(self._on_host(settings), (), partial=False).host_fits(())
 
-    def _judge(self, settings: LlamaCppSettings) -> Judged:
+    def weigh(self, settings: LlamaCppSettings) -> Judged:
+        """One complete configuration against the real budget."""
         self.ledger.blocks += self.spec.block_count
         return judge(self.spec, self.machine, settings, self.capacity, self.companions)
+
+    def seconds(self, settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Counts) -> float:
+        """What a layout takes as the sum of its layers' times."""
+        pace, active = self._pace(settings), active_bytes(self.spec)
+        mean = sum(active[:-1]) / max(1, self.spec.block_count) or 1.0
+        first = next((d.id for d, n in zip(devices, counts, strict=True) if n), HOST)
+        start = at = self.total - sum(counts)
+        kept = sum(active[: min(start, self.spec.block_count)]) / mean
+        total = kept * pace.beside_s[first] + (pace.begin_s[first] if start else 0.0)
+        for device, count in zip(devices, counts, strict=True):
+            if count:
+                blocks = sum(active[at : min(at + count, self.spec.block_count)]) / mean
+                total += blocks * pace.block_s[device.id] + (pace.entry_s[device.id] if at > start else 0.0)
+                at += count
+        last = next((d.id for d, n in reversed([*zip(devices, counts, strict=True)]) if n), HOST)
+        return total + pace.output_s[last]
 
     def _survey(self, settings: LlamaCppSettings, devices: tuple[Device, ...], *, partial: bool) -> Space:
         pace = self._pace(settings)
@@ -220,12 +239,12 @@ class Search:
     def _wholes(self, space: Space) -> list[Layout]:
         """Every layer on one card, equal cards once, or on several; the fastest first."""
         different: dict[tuple[int, ...], Layout] = {}
-        for layout in alone(space.rooms, self.total, (0,), space.host_cost):
+        for layout in alone(space.rooms, self.total, (0,)):
             index = layout.counts.index(self.total)
             different.setdefault((layout.cost, space.budgets[index]), layout)
         found = list(different.values())[:_SINGLES]
         for evenly in (False, True):
-            layout_ = spread(space.rooms, self.total, (0,), space.host_cost, evenly=evenly)
+            layout_ = spread(space.rooms, self.total, (0,), evenly=evenly)
             if layout_ is not None and layout_ not in found:
                 found.append(layout_)
         return sorted((f for f in found if space.host_fits(f.counts)), key=lambda f: f.cost)
@@ -233,9 +252,9 @@ class Search:
     def _partials(self, space: Space, starts: Sequence[int]) -> list[Layout]:
         """The fastest that leaves some of the first layers to the host: on one card, and on several."""
         starts = [s for s in starts if space.host_holds(s)]
-        found = alone(space.rooms, self.total, starts, space.host_cost)[:1]
+        found = alone(space.rooms, self.total, starts)[:1]
         for evenly in (False, True):
-            layout = spread(space.rooms, self.total, starts, space.host_cost, evenly=evenly)
+            layout = spread(space.rooms, self.total, starts, evenly=evenly)
             if layout is not None and layout not in found:
                 found.append(layout)
         return sorted((f for f in found if space.host_fits(f.counts)), key=lambda f: f.cost)
@@ -250,18 +269,30 @@ class Search:
         if missing > 0:
             yield Rejected(option=f"{name} alone", why=f"it lacks {format_bytes(missing)} for all layers")
 
-    def _host_is_faster(self, settings: LlamaCppSettings, judged: Judged) -> bool:
+    def _host_may_help(self, settings: LlamaCppSettings, judged: Judged) -> bool:
+        """Whether *judged* uses a card that is hardly faster than the host, or slower than another card is."""
         pace = self._pace(settings)
-        used = [name for name in judged.resolved.layer_devices if name != HOST]
-        slowest = max(pace.block_s.get(name, 0.0) for name in used) if used else 0.0
-        return "n_gpu_layers" not in self.pins and pace.block_s[HOST] < slowest
+        used = {name for name in judged.resolved.layer_devices if name != HOST}
+        slowest = max((pace.block_s.get(name, 0.0) for name in used), default=0.0)
+        host = min(pace.block_s[HOST], *(pace.beside_s.get(name, pace.block_s[HOST]) for name in used))
+        return "n_gpu_layers" not in self.pins and host < _COMPARABLE * slowest
+
+    def fastest_alone(self, settings: LlamaCppSettings, judged: Judged) -> bool:
+        """Whether *judged* has all layers on one card, and none is faster: nothing else can be better."""
+        owners = set(judged.resolved.layer_devices)
+        if len(owners) > 1 or HOST in owners:
+            return False
+        pace = self._pace(settings)
+        mine = pace.block_s.get(judged.resolved.layer_devices[0], 0.0)
+        others = [d.id for d in self.devices(settings)]
+        return all(min(pace.block_s[name], pace.beside_s[name]) >= mine for name in (*others, HOST))
 
     def _host_alone_is_faster(self, space: Space) -> bool:
         layouts = self._partials(space, self._starts())
         return bool(layouts) and space.host_cost[self.total] < layouts[0].cost
 
     def _host_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
-        yield self._judge(self._on_host(settings))
+        yield self.weigh(self._on_host(settings))
 
     def _corrected(
         self,
@@ -270,23 +301,24 @@ class Search:
         space: Space,
         guess: Callable[[Space], Sequence[Layout]],
     ) -> list[Judged]:
-        """Guess, judge, and guess again with less room where the bill found too little. The fastest first."""
-        seen: list[Judged] = []
+        """Guess, judge, learn from the bill how much room there really is, and guess again. The fastest first."""
+        seen: dict[Counts, Judged] = {}
+        fastest: list[tuple[int, Counts]] = []
         for _ in range(_CORRECTIONS):
-            over: dict[str, int] = {}
+            learnt = space
+            new = False
             for layout in guess(space):
-                if any(not j.shortfall for j in seen) and not self.may_judge():
-                    break
-                judged = self._judge(place(settings, devices, layout.counts))
-                seen.append(judged)
-                for s in judged.shortfall:
-                    over[s.device] = max(over.get(s.device, 0), s.missing_bytes)
-            over.pop(HOST, None)
-            if not over or any(not j.shortfall for j in seen):
+                if layout.counts in seen or (fastest and not self.may_judge()):
+                    continue
+                judged = seen[layout.counts] = self.weigh(place(settings, devices, layout.counts))
+                learnt, new = _learn(learnt, devices, layout.counts, judged), True
+                if not judged.shortfall:
+                    fastest.append((layout.cost, layout.counts))
+            space = learnt
+            if not new:
                 break
-            smaller = [_shrunk(r, over.get(d.id, 0)) for r, d in zip(space.rooms, devices, strict=True)]
-            space = space._replace(rooms=tuple(smaller))
-        return seen
+        order = [counts for _, counts in sorted(fastest)]
+        return [*(seen[c] for c in order), *(j for c, j in seen.items() if j.shortfall)]
 
     def _may_move_experts(self, settings: LlamaCppSettings) -> bool:
         given = settings.cpu_moe or settings.n_cpu_moe or "n_gpu_layers" in self.pins
@@ -312,7 +344,7 @@ class Search:
         for more in range(_CORRECTIONS):
             tried = replace(settings, n_cpu_moe=min(blocks + more, self.spec.block_count))
             space = self._survey(tried, devices, partial=False)
-            seen += [self._judge(place(tried, devices, f.counts)) for f in self._wholes(space)[:1]]
+            seen += [self.weigh(place(tried, devices, f.counts)) for f in self._wholes(space)[:1]]
             if any(not j.shortfall for j in seen):
                 break
         return seen
@@ -320,14 +352,14 @@ class Search:
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
         """The largest ``-ngl`` that fits where the engine's own rule, or a pinned ``-ts``, shares layers out."""
         if "n_gpu_layers" in self.pins:
-            yield self._judge(settings)
+            yield self.weigh(settings)
             return
-        whole = self._judge(replace(settings, n_gpu_layers=self.total))
+        whole = self.weigh(replace(settings, n_gpu_layers=self.total))
         yield whole
         low, high = 0, self.total - 1
         while whole.shortfall and low <= high:
             layers = (low + high) // 2
-            judged = self._judge(replace(settings, n_gpu_layers=layers))
+            judged = self.weigh(replace(settings, n_gpu_layers=layers))
             yield judged
             if any(s.device != HOST for s in judged.shortfall):
                 high = layers - 1
@@ -365,8 +397,24 @@ def largest(
         low, high, ask = 0, place_ - 1, found
 
 
-def _shrunk(room: Room, by: int) -> Room:
-    if not by:
-        return room
-    a, b, c, d = (r - by for r in room.room)
-    return room._replace(room=(a, b, c, d))
+def _learn(space: Space, devices: Sequence[Device], counts: Counts, judged: Judged) -> Space:
+    """*space* with the room that the bill of *judged* shows beside the layers of each device in use."""
+    at = len(space.host_prefix) - 1 - sum(counts)
+    used = [i for i, n in enumerate(counts) if n]
+    rooms = list(space.rooms)
+    for i in used:
+        room, end = rooms[i], at + counts[i]
+        role = role_of(i, used)
+        layers = room.prefix[end] - room.prefix[at]
+        left = space.budgets[i] - (judged.bill.needed_bytes(devices[i].id) - layers)
+        if counts[i] == 1:
+            rooms[i] = room._replace(room_for_one=_put(room.room_for_one, role, left))
+        else:
+            rooms[i] = room._replace(room=_put(room.room, role, left))
+        at = end
+    return space._replace(rooms=tuple(rooms))
+
+
+def _put(room: tuple[int, int, int, int], role: Role, left: int) -> tuple[int, int, int, int]:
+    a, b, c, d = (left if i == role else r for i, r in enumerate(room))
+    return a, b, c, d

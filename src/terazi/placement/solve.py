@@ -5,7 +5,7 @@ one set of settings; here are the choices above it: context, slots, cache type, 
 best of what fits.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from terazi.errors import UsageError
@@ -15,8 +15,10 @@ from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.placement.appraiser import Appraiser, ByScore, Score
 from terazi.placement.capacity import capacity_of
-from terazi.placement.finish import Candidate, finish
+from terazi.placement.finish import Candidate, finish, plan_of
+from terazi.placement.judge import Judged
 from terazi.placement.plan import Plan, Refusal, Verdict
+from terazi.placement.polish import FEW, polish
 from terazi.placement.search import Found, Search, largest
 from terazi.units import pad
 
@@ -72,6 +74,7 @@ def solve(
         return refuse(search, workload, settings, found.closest)
     candidates = [Candidate(judged) for judged in found.fits]
     candidates += _variants(search, settings, workload, found)
+    candidates += _better(search, settings, workload, candidates)
     plan = finish(search, workload, candidates, reasons, found.lacking)
     missed = appraiser.misses(plan) if appraiser is not None else ""
     if missed:
@@ -79,6 +82,26 @@ def solve(
 
         return refuse_slow(search, workload, settings, plan, missed)
     return plan
+
+
+def _better(
+    search: Search, settings: LlamaCppSettings, workload: Workload, candidates: Sequence[Candidate]
+) -> list[Candidate]:
+    """What lies around the best of *candidates* and is better; one card that holds all has nothing around it."""
+    appraiser = search.appraiser
+    if appraiser is None or "n_gpu_layers" in search.pins or not search.devices(settings):
+        return []
+
+    def score(judged: Judged) -> float:
+        return appraiser.score(plan_of(search, workload, judged))
+
+    plain = [c.judged for c in candidates if not c.lossy and not c.judged.resolved.cut]
+    best = max(plain, key=score)
+    if search.total > FEW and search.fastest_alone(settings, best):
+        return []
+    # the other choices of the best one, on all devices
+    around = replace(best.settings, devices=settings.devices)
+    return [Candidate(judged) for judged in polish(search, around, best, score)[-1:]]
 
 
 def _variants(search: Search, settings: LlamaCppSettings, workload: Workload, found: Found) -> Iterator[Candidate]:

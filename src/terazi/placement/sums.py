@@ -30,6 +30,10 @@ from terazi.placement.pace import Pace, active_bytes, running_ns
 _TRIAL_DEVICES = 3
 
 
+#: Bytes by role: of a device with several layers, and with one.
+_Fixed = tuple[dict[Role, int], dict[Role, int]]
+
+
 class Space(NamedTuple):
     """What the search knows.
 
@@ -64,9 +68,10 @@ class Space(NamedTuple):
         for i in used:
             end = at + counts[i]
             if self.shared[i]:
-                role = _role(i, used)
+                role = role_of(i, used)
                 room = self.rooms[i]
-                needed += self.budgets[i] - room.room[role] + room.prefix[end] - room.prefix[at]
+                left = room.room_for_one[role] if counts[i] == 1 else room.room[role]
+                needed += self.budgets[i] - left + room.prefix[end] - room.prefix[at]
             at = end
         return needed <= self.host_budget
 
@@ -111,9 +116,11 @@ def survey(
     rooms = tuple(
         Room(
             prefix=whole[_kind(device)],
-            room=_room(budget - _context_bytes(device), fixed),
+            room=_room(budget - _context_bytes(device), fixed[0]),
+            room_for_one=_room(budget - _context_bytes(device), fixed[1]),
             cost=running_ns(active, pace.block_s[device.id], pace.output_s[device.id]),
             entry=round(1e9 * pace.entry_s[device.id]),
+            host=_beside_ns(active, pace, device.id),
         )
         for device, budget in zip(devices, budgets, strict=True)
     )
@@ -126,6 +133,12 @@ def survey(
         host_budget=capacity.host_bytes,
         host_cost=running_ns(active, pace.block_s[HOST], pace.output_s[HOST]),
     )
+
+
+def _beside_ns(active: Sequence[float], pace: Pace, device_id: str) -> list[int]:
+    begin = round(1e9 * pace.begin_s[device_id])
+    kept = running_ns(active, pace.beside_s[device_id], pace.output_s[HOST])
+    return [0, *(begin + cost for cost in kept[1:])]
 
 
 def short_twin(spec: ModelSpec, periods: int = _TRIAL_DEVICES) -> ModelSpec:
@@ -174,24 +187,41 @@ def _beside_layers(
     settings: LlamaCppSettings,
     *,
     partial: bool,
-) -> tuple[dict[Role, int], int]:
-    """What a device holds beside its layers and its driver context, by role, and the same for the host."""
-    fixed = dict.fromkeys(Role, 0)
+) -> tuple[_Fixed, int]:
+    """What a device holds beside its layers and its driver context, and the same for the host."""
+    several, one = dict.fromkeys(Role, 0), dict.fromkeys(Role, 0)
     layers = twin.block_count + 1
     if not devices:
-        return fixed, _trial(twin, machine, (), settings, ())[1]
-    start = 1 if partial and layers > 2 else 0
-    one, host = _trial(twin, machine, devices[:1], settings, (layers - start,))
-    fixed[Role.ALONE] = one[0]
-    if len(devices) > 1 and layers - start > 1:
-        several = devices[: min(len(devices), _TRIAL_DEVICES, layers - start)]
-        counts = [(layers - start) // len(several)] * len(several)
-        counts[0] += layers - start - sum(counts)
-        found, host_of_several = _trial(twin, machine, several, settings, counts)
-        fixed[Role.FIRST], fixed[Role.LAST] = found[0], found[-1]
-        fixed[Role.MIDDLE] = max(found[1:-1], default=max(found))
-        host = max(host, host_of_several)
-    return fixed, host
+        return (several, one), _trial(twin, machine, (), settings, ())[1]
+    left = layers - (1 if partial and layers > 2 else 0)
+    host = 0
+
+    def hold(counts: Sequence[int], roles: Sequence[Role]) -> None:
+        nonlocal host
+        used = devices[: len(counts)]
+        found, on_host = _trial(twin, machine, used, settings, counts)
+        host = max(host, on_host)
+        for role, count, size in zip(roles, counts, found, strict=True):
+            into = one if count == 1 else several
+            into[role] = max(into[role], size)
+
+    hold((left,), (Role.ALONE,))
+    if partial and left > 1:
+        hold((1,), (Role.ALONE,))
+    if len(devices) > 2 and left > _TRIAL_DEVICES:
+        roles = (Role.FIRST, Role.MIDDLE, Role.LAST)
+        first = max(1, left // 2 - 1)
+        hold((first, 1, left - 1 - first), roles)
+        hold((1, left - 2, 1), roles)
+    elif len(devices) > 1 and left > 1:
+        hold((max(1, left // 2), left - max(1, left // 2)), (Role.FIRST, Role.LAST))
+        if left > 2:
+            hold((1, left - 1), (Role.FIRST, Role.LAST))
+            hold((left - 1, 1), (Role.FIRST, Role.LAST))
+    for role in Role:  # what no trial could show
+        several[role] = several[role] or one[role] or several[Role.FIRST]
+        one[role] = one[role] or several[role]
+    return (several, one), host
 
 
 def _trial(
@@ -288,7 +318,8 @@ def _room(free: int, fixed: dict[Role, int]) -> tuple[int, int, int, int]:
     )
 
 
-def _role(index: int, used: Sequence[int]) -> Role:
+def role_of(index: int, used: Sequence[int]) -> Role:
+    """The role of device *index* among those *used*."""
     if len(used) == 1:
         return Role.ALONE
     return Role.FIRST if index == used[0] else Role.LAST if index == used[-1] else Role.MIDDLE
