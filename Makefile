@@ -4,22 +4,24 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 MODEL  ?= demo
 ARGS   ?=
+TIME   ?= 60
 # VLLM=no leaves vLLM and its tests out: 5 minutes and 3.5 GB less
 VLLM   ?= yes
 export TERAZI_VENV := $(abspath $(VENV))
 export TERAZI_VLLM := $(VLLM)
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench docs format clean setup-run setup-test setup-check setup-bench
+.PHONY: help run test check bench fuzz docs format clean setup-run setup-test setup-check setup-bench setup-fuzz
 
 help:
 	@echo "make run     set up, then weigh, launch and serve the demo model (MODEL=path/to/model.gguf for yours)"
 	@echo "make test    set up, then run the tests, against the real engines (VLLM=no leaves vLLM out: 3.5 GB)"
 	@echo "make check   style, types, import rules, declared dependencies, spelling, generated docs"
 	@echo "make bench   the measurements in benchmarks/"
+	@echo "make fuzz    throw hostile bytes at the readers of files and command lines (TIME=seconds)"
 	@echo "make docs    write docs/reference from the code"
 
-setup-run setup-test setup-check setup-bench: setup-%:
+setup-run setup-test setup-check setup-bench setup-fuzz: setup-%:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "error: no $(PYTHON) here" >&2; echo "hint: install Python 3.11 or newer (Debian, Ubuntu: apt install python3 python3-venv)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: Terazi needs Python 3.11 or newer, and this is $$($(PYTHON) -V 2>&1)" >&2; echo "hint: install a newer one, then name it: make PYTHON=python3.11 $*" >&2; exit 1; }
 	@$(PYTHON) tools/setup.py $*
@@ -41,6 +43,9 @@ check: setup-check
 
 bench: setup-bench
 	@for script in benchmarks/bench_*.py; do echo "== $$script"; PYTHONPATH=tests $(BIN)/python $$script || exit 1; done
+
+fuzz: setup-fuzz
+	$(BIN)/python tests/fuzz/fuzz.py $(TIME)
 
 docs: setup-check
 	$(BIN)/python tools/reference.py

@@ -1,259 +1,264 @@
-"""Refits the speed constants of ``terazi.performance.efficiency`` from ``data/measured_speed.csv``.
+"""Refits the speed constants of ``terazi.performance`` for llama.cpp from ``data/measured_speed.csv``.
 
     PYTHONPATH=src python benchmarks/fit_speed.py
 
-Prints, for llama.cpp on single cards: the constants of each class, the error per card when the card itself is held
-out, the same for the constant-55 % rule, each card's own factor, the residual quantiles that the intervals are made
-of and what share of the rows they cover, prefill fractions, batches and layer splits. Every constant in the package
-is a figure of this print-out.
-
-What is left out of the decode fit, and why: tg4096 and tg8192 of May 2024, because those builds read the cache
-without flash attention, which has been the default since; ``batch > 1`` and several cards, which are checked below.
-Rows on hosts of the single-board kind are not in the table at all: there the host sets the pace, not the card.
+Prints, for decode and for prompts: the constants of each pool, the error per card when the card itself is held out,
+each card's own factor, the residual quantiles that the intervals are made of and what share of the rows they cover,
+then batches, experts and layer splits. Every constant in ``efficiency.py``, ``card_factors.py`` and ``routing.py``
+is a figure of this print-out; a change of the table shows here first.
 """
 
-import csv
 import math
 import statistics
 import sys
 from collections import defaultdict
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
-from terazi.performance import efficiency
-from terazi.performance.fit import Observation, fit_decode, leave_one_card_out, log_error, predict_tok_s, quantile
-from terazi.performance.links import BOUNDARY_S
-from terazi.performance.roofline import distinct_experts
+from speed_rows import (
+    Row,
+    by_card,
+    card_class,
+    hops_s,
+    is_decode,
+    is_prompt,
+    is_single_decode,
+    load,
+    observation,
+    prompt_seconds,
+    prompt_work,
+    rates,
+    read_bytes,
+)
+from terazi.performance import card_factors, efficiency
+from terazi.performance.efficiency import CLASSES, CardClass, Ground
+from terazi.performance.fit import descend, fit_decode, predict_tok_s, quantile
+from terazi.performance.roofline import Efficiency
+from terazi.performance.routing import SKEW
 
-TABLE = Path(__file__).parent / "data" / "measured_speed.csv"
-Row = dict[str, str]
-
-
-def load() -> list[Row]:
-    """All rows of the table."""
-    with TABLE.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
-
-
-def is_single_decode(row: Row) -> bool:
-    """One stream on one card, on a build (or at a depth) where flash attention makes no difference."""
-    old_and_deep = row["build"] == "2024-05" and int(row["tokens"]) > 1024
-    return row["kind"] == "decode" and row["batch"] == "1" and row["count"] == "1" and not old_and_deep
-
-
-def read_bytes(row: Row) -> float:
-    """Bytes that one step reads: dense weights, the experts that the batch touches, every stream's cache."""
-    batch, experts, used = int(row["batch"]), int(row["experts"]), int(row["experts_used"])
-    routed = float(row["expert_read_gb"]) * 1e9
-    growth = distinct_experts(experts, used, batch) / used if used else 1.0
-    cache = batch * float(row["kv_bytes_per_token"]) * float(row["depth"])
-    return float(row["read_gb"]) * 1e9 - routed + routed * growth + cache
+Residuals = dict[str, tuple[float, ...]]
+#: Constants of a prompt that a pool of cards fits; the others have no use for the last two.
+_PROMPT_START = {"nvidia": ("compute", "passes", "width_s"), "apple": ("compute",), "amd": ("compute",)}
+_PROMPT_MOST = {"compute": 1.0, "passes": 1.5}
 
 
-def observation(row: Row) -> Observation:
-    """The row as the fit wants it."""
-    return Observation(
-        card=row["card"],
-        bandwidth=float(row["bandwidth_gb_s"]) * 1e9,
-        layers=int(row["layers"]),
-        read_bytes=read_bytes(row),
-        tok_s=float(row["tok_s"]),
-    )
+def decode_log(row: Row, eta: float, layer_s: float) -> float:
+    """ln(measured / predicted) of a decode run, on one card or on several by layer split."""
+    o = observation(row)
+    return math.log(o.tok_s * (1 / predict_tok_s(o, eta, layer_s) + hops_s(row)))
 
 
-def held_out(rows: list[Row]) -> dict[str, tuple[float, ...]]:
-    """Log errors per card, each under constants of its pool fitted without that card."""
-    pools: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
-        pools[efficiency.DECODE_POOL[efficiency.CardClass(row["card_class"])]].append(row)
-    everything = [observation(r) for r in rows]
-    residuals: dict[str, tuple[float, ...]] = {}
-    for pool in pools.values():
-        own = [observation(r) for r in pool]
-        left = leave_one_card_out(own)
-        for card in dict.fromkeys(o.card for o in own):
-            if card not in left:  # the only card of its pool: judged by all the others
-                eta, c = fit_decode([o for o in everything if o.card != card])
-                left[card] = tuple(log_error(o, eta, c) for o in own)
-        residuals |= left
-    return residuals
+def pool_of(row: Row, pools: Mapping[CardClass, str]) -> str:
+    """The pool whose constants the row's card takes."""
+    return pools.get(card_class(row), "none")
 
 
-def median_abs_error(residuals: list[float]) -> float:
+def held_out_decode(rows: list[Row]) -> Residuals:
+    """Log errors per card, under constants of its pool that were fitted on single cards without it."""
+    found: Residuals = {}
+    for card, own in by_card(rows).items():
+        pool = pool_of(own[0], efficiency.DECODE_POOL)
+        others = [observation(r) for r in rows if r["card"] != card and r["count"] == "1"]
+        near = [
+            observation(r)
+            for r in rows
+            if r["card"] != card and r["count"] == "1" and pool_of(r, efficiency.DECODE_POOL) == pool
+        ]
+        eta, layer_s = fit_decode(near or others)
+        found[card] = tuple(decode_log(r, eta, layer_s) for r in own)
+    return found
+
+
+def fit_prompts(rows: list[Row], pool: str) -> Efficiency:
+    """The constants of *pool* with the least mean absolute log error, every card counting the same."""
+    base = next(CLASSES[kind] for kind, name in efficiency.PROMPT_POOL.items() if name == pool)
+    cards = by_card(rows)
+    if pool not in _PROMPT_START:
+        return base
+
+    def loss(constants: Mapping[str, float]) -> float:
+        e = base._replace(**constants)
+        return sum(
+            sum(abs(math.log(prompt_seconds(r, e) * float(r["tok_s"]) / int(r["tokens"]))) for r in own) / len(own)
+            for own in cards.values()
+        )
+
+    start = {name: float(getattr(base, name)) for name in _PROMPT_START[pool]}
+    return base._replace(**descend(loss, start, at_most=_PROMPT_MOST))
+
+
+def prompt_log(row: Row, e: Efficiency) -> float:
+    """ln(measured / predicted) of a prompt run."""
+    return math.log(prompt_seconds(row, e) * float(row["tok_s"]) / int(row["tokens"]))
+
+
+def held_out_prompts(rows: list[Row]) -> Residuals:
+    """Log errors per card, under constants of its pool that were fitted on single cards without it."""
+    found: Residuals = {}
+    for card, own in by_card(rows).items():
+        pool = pool_of(own[0], efficiency.PROMPT_POOL)
+        near = [
+            r
+            for r in rows
+            if r["card"] != card
+            and r["count"] == "1"
+            and r["experts"] == "0"
+            and pool_of(r, efficiency.PROMPT_POOL) == pool
+        ]
+        e = fit_prompts(near, pool) if near else _of_all(rows, card)
+        found[card] = tuple(prompt_log(r, e) for r in own)
+    return found
+
+
+def _of_all(rows: list[Row], card: str) -> Efficiency:
+    """For the only card of its pool: the constants of NVIDIA's cards, at the median of all cards' rates."""
+    nvidia = CLASSES[CardClass.PRO]
+    logs = [
+        statistics.median(prompt_log(r, nvidia) for r in own) for name, own in by_card(rows).items() if name != card
+    ]
+    return nvidia._replace(compute=nvidia.compute * math.exp(statistics.median(logs)))
+
+
+def median_error(logs: list[float]) -> float:
     """Median of \\|predicted / measured - 1\\|."""
-    return statistics.median(abs(math.exp(-e) - 1) for e in residuals)
+    return statistics.median(abs(math.exp(-e) - 1) for e in logs)
 
 
-def card_weighted(residuals: dict[str, tuple[float, ...]]) -> list[float]:
-    """Residuals repeated so that every card weighs about the same in a quantile."""
-    most = max(len(v) for v in residuals.values())
-    return [e for v in residuals.values() for e in v for _ in range(round(most / len(v)))]
+def flat(residuals: Residuals) -> list[float]:
+    """All residuals, row by row."""
+    return [e for logs in residuals.values() for e in logs]
 
 
-def within_card(rows: list[Row]) -> list[float]:
+def within_card(rows: list[Row], log: Callable[[Row], float]) -> list[float]:
     """Log errors of each row when the card's factor is known from its *other* rows (cards with at least 3)."""
     errors: list[float] = []
-    by_card: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-        by_card[row["card"]].append(log_error(observation(row), e.memory, e.layer_s))
-    for logs in by_card.values():
+    for own in by_card(rows).values():
+        logs = [log(row) for row in own]
         if len(logs) >= 3:
-            for i, own in enumerate(logs):
-                errors.append(own - statistics.median(logs[:i] + logs[i + 1 :]))
+            errors += [e - statistics.median(logs[:i] + logs[i + 1 :]) for i, e in enumerate(logs)]
     return errors
 
 
-def report_decode(rows: list[Row]) -> None:
-    """Constants, hold-out errors, factors, quantiles and coverage."""
-    pools: dict[str, list[Observation]] = defaultdict(list)
-    for row in rows:
-        pools[efficiency.DECODE_POOL[efficiency.CardClass(row["card_class"])]].append(observation(row))
-    print("decode constants (eta, c)")
-    for name, pool in pools.items():
-        eta, c = fit_decode(pool)
-        cards = len({o.card for o in pool})
-        print(f"  {name:<8} eta {eta:.2f}  c {c * 1e6:3.0f} us/layer  {cards} cards, {len(pool)} runs")
-    eta, c = fit_decode([observation(r) for r in rows])
-    print(f"  {'all':<8} eta {eta:.2f}  c {c * 1e6:3.0f} us/layer")
+def shipped_decode_log(row: Row) -> float:
+    """The same under the shipped constants of its class."""
+    e = CLASSES[card_class(row)]
+    return decode_log(row, e.memory, e.layer_s)
 
-    residuals = held_out(rows)
-    flat = [e for v in residuals.values() for e in v]
-    constant = [log_error(observation(r), 0.55, 0.0) for r in rows]
-    print("leave one card out: predicted / measured - 1, median per card")
+
+def shipped_prompt_log(row: Row) -> float:
+    """The same of a prompt."""
+    return prompt_log(row, CLASSES[card_class(row)])
+
+
+def factors(rows: list[Row], log: Callable[[Row], float]) -> dict[str, float]:
+    """Each card's own factor: measured over predicted, the median of its runs."""
+    return {card: math.exp(statistics.median(log(r) for r in own)) for card, own in by_card(rows).items()}
+
+
+def grounds(residuals: Residuals, rows: list[Row]) -> dict[Ground, list[float]]:
+    """Held-out residuals by what a forecast for that card would rest on, every card weighing about the same."""
+    most = max(len(v) for v in residuals.values())
+    found: dict[Ground, list[float]] = defaultdict(list)
+    classes = {row["card"]: card_class(row) for row in rows}
+    for card, logs in residuals.items():
+        thin = classes[card] in efficiency.THIN_CLASSES
+        found[Ground.THIN_CLASS if thin else Ground.UNSEEN_CARD] += [
+            e for e in logs for _ in range(max(1, round(most / len(logs))))
+        ]
+    return found
+
+
+def coverage(logs: list[float], spread: tuple[float, float]) -> float:
+    """The share of *logs* that lies inside *spread*."""
+    return sum(spread[0] <= math.exp(e) <= spread[1] for e in logs) / len(logs)
+
+
+def _report(
+    name: str,
+    rows: list[Row],
+    residuals: Residuals,
+    log: Callable[[Row], float],
+    spreads: Mapping[Ground, tuple[float, float]],
+) -> None:
+    print(f"{name}: card held out, predicted / measured - 1, median of its runs")
     for card, logs in sorted(residuals.items(), key=lambda kv: abs(statistics.median(kv[1]))):
         print(f"  {card:<28} {math.exp(-statistics.median(logs)) - 1:+6.1%}   {len(logs)} runs")
-    per_card = [abs(math.exp(-statistics.median(v)) - 1) for v in residuals.values()]
-    print(f"  median error: rows {median_abs_error(flat):.1%}, cards {statistics.median(per_card):.1%}")
-    print(f"  constant 55 % of bandwidth: rows {median_abs_error(constant):.1%}")
-
-    print("card factors (measured / class, median)")
-    by_card: dict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-        by_card[row["card"]].append(log_error(observation(row), e.memory, e.layer_s))
-    for card, ratios in by_card.items():
-        print(f'    "{card}": {math.exp(statistics.median(ratios)):.2f},')
-
-    known = within_card(rows)
-    unseen = card_weighted(residuals)
-    for name, values, spread in (
-        ("same card", known, efficiency.DECODE_SPREAD[efficiency.Ground.SAME_CARD]),
-        ("unseen card", unseen, efficiency.DECODE_SPREAD[efficiency.Ground.UNSEEN_CARD]),
-    ):
-        low, high = math.exp(quantile(values, 0.1)), math.exp(quantile(values, 0.9))
-        inside = sum(spread[0] <= math.exp(e) <= spread[1] for e in values) / len(values)
-        print(f"  {name}: 10-90 % quantiles {low:.2f}..{high:.2f}; shipped {spread} covers {inside:.0%}")
-
-
-def report_prefill(rows: list[Row]) -> None:
-    """Fraction of the data sheet's FP16 rate (FP32 accumulate), per class, prompts of at most 2048 tokens."""
-    fractions: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
-        if row["kind"] == "prefill" and row["count"] == "1" and row["fp16_tflops"] and int(row["depth"]) == 0:
-            if int(row["tokens"]) > 2048 or row["experts"] != "0":
-                continue  # routed experts prefill at another fraction, and one card alone has such rows
-            flops = 2e9 * float(row["active_params_b"]) * float(row["tok_s"])
-            fractions[row["card_class"]][row["card"]].append(flops / (float(row["fp16_tflops"]) * 1e12))
-    print("prefill fraction of peak, median over cards (and range)")
-    pooled: list[float] = []
-    for name, cards in fractions.items():
-        medians = {card: statistics.median(v) for card, v in cards.items()}
-        middle = statistics.median(medians.values())
-        pooled += [v / middle for v in medians.values()] if len(medians) > 1 else []
-        print(f"  {name:<8} {middle:.2f}  ({min(medians.values()):.2f}..{max(medians.values()):.2f})")
-    print(f"  card / class: 10-90 % {quantile(pooled, 0.1):.2f}..{quantile(pooled, 0.9):.2f}")
+    cards = [abs(math.exp(-statistics.median(v)) - 1) for v in residuals.values()]
+    print(f"  median error: rows {median_error(flat(residuals)):.1%}, cards {statistics.median(cards):.1%}")
+    print(f"{name}: card factors")
+    for card, factor in factors(rows, log).items():
+        print(f'    "{card}": {factor:.2f},')
+    for ground, errors in (*grounds(residuals, rows).items(), (Ground.SAME_CARD, within_card(rows, log))):
+        low, high = math.exp(quantile(errors, 0.1)), math.exp(quantile(errors, 0.9))
+        inside = coverage(errors, spreads[ground])
+        print(f"  {ground}: 10-90 % {low:.2f}..{high:.2f}; shipped {spreads[ground]} covers {inside:.0%}")
 
 
 def report_batches(rows: list[Row]) -> None:
-    """Many streams on one card: predicted against measured total."""
+    """Many streams on one card: predicted against measured total, dense and of experts."""
     print("batches: predicted / measured - 1 (total tokens per second)")
-    errors = []
+    errors: dict[bool, list[float]] = defaultdict(list)
     for row in rows:
         batch = int(row["batch"])
         if row["kind"] != "decode" or batch == 1:
             continue
-        e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-        e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
-        step = read_bytes(row) / (e.memory * float(row["bandwidth_gb_s"]) * 1e9)
-        step += int(row["layers"]) * e.layer_s
+        e = efficiency.with_factor(CLASSES[card_class(row)], card_factors.DECODE_FACTOR.get(row["card"], 1.0))
+        step = read_bytes(row) / (e.memory * float(row["bandwidth_gb_s"]) * 1e9) + int(row["layers"]) * e.layer_s
         flops = 2e9 * float(row["active_params_b"])
-        step += (batch - 1) * flops / (e.compute * float(row["fp16_tflops"]) * 1e12)
+        hidden = prompt_work(row).hidden
+        step += (batch - 1) * (flops / (e.compute * rates(row, e).flops) + int(row["layers"]) * hidden * e.width_s)
         ratio = batch / step / float(row["tok_s"])
-        errors.append(math.log(ratio))
+        errors[row["experts"] != "0"].append(-math.log(ratio))
         print(f"  {row['card']:<18} {row['model']:<24} B={batch:<3} depth {row['depth']:>6} {ratio - 1:+6.1%}")
-    print(
-        f"  median error {statistics.median(abs(math.exp(e) - 1) for e in errors):.1%}; "
-        f"10-90 % of measured / predicted {math.exp(quantile([-e for e in errors], 0.1)):.2f}"
-        f"..{math.exp(quantile([-e for e in errors], 0.9)):.2f}"
-    )
+    for experts, logs in errors.items():
+        low, high = math.exp(quantile(logs, 0.1)), math.exp(quantile(logs, 0.9))
+        print(
+            f"  {'experts' if experts else 'dense'}: median {median_error(logs):.1%}; 10-90 % {low:.2f}..{high:.2f}"
+        )
+    print(f"experts that a batch touches: popularity falls as rank^-{SKEW}")
 
 
-def report_splits(rows: list[Row]) -> None:
-    """Layer splits over equal cards: decode against the same bytes on one card's constants, and prefill gain."""
-    print("layer split, decode: predicted / measured - 1 (median per card and count)")
-    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
-    prefill: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
-    for row in rows:
-        if row["kind"] == "prefill" and row["build"] == "2024-05":
-            prefill[row["card"], row["model"] + row["quant"], row["tokens"]][row["count"]] = float(row["tok_s"])
-        if row["kind"] == "decode" and row["count"] != "1" and int(row["tokens"]) <= 1024:
-            e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-            e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
-            o = observation(row)
-            step = 1 / predict_tok_s(o, e.memory, e.layer_s) + (int(row["count"]) - 1) * BOUNDARY_S
-            groups[row["card"], row["count"]].append(math.log(o.tok_s * step))
-    for (card, count), logs in groups.items():
-        print(f"  {count}x {card:<28} {math.exp(-statistics.median(logs)) - 1:+6.1%}")
-    print("layer split, decode: seconds per boundary (step on n cards less the step on one, same model)")
-    one = {
-        (r["card"], r["model"], r["quant"], r["tokens"]): 1 / float(r["tok_s"])
-        for r in rows
-        if r["kind"] == "decode" and r["count"] == "1" and r["build"] == "2024-05"
-    }
-    costs = [
-        (1 / float(r["tok_s"]) - one[key]) / (int(r["count"]) - 1)
-        for r in rows
-        if r["kind"] == "decode"
-        and int(r["count"]) > 1
-        and int(r["tokens"]) <= 1024
-        and (key := (r["card"], r["model"], r["quant"], r["tokens"])) in one
-    ]
-    print(
-        f"  median {statistics.median(costs) * 1e3:.2f} ms of {len(costs)}, "
-        f"10-90 % {quantile(costs, 0.1) * 1e3:.2f}..{quantile(costs, 0.9) * 1e3:.2f}"
-    )
-    print("layer split, prefill of 4096 tokens: share of the ideal overlap that is reached")
-    shares = []
-    for (card, model, tokens), counts in prefill.items():
-        if tokens != "4096" or "1" not in counts:
-            continue
-        for count, value in counts.items():
-            n, micro_batches = int(count), 8
-            if n > 1:
-                ideal = (micro_batches + n - 1) / (micro_batches * n)
-                share = (1 - counts["1"] / value) / (1 - ideal)
-                shares.append(share)
-                print(f"  {n}x {card:<28} {model:<22} {share:.2f}")
-    print(f"  median {statistics.median(shares):.2f}")
+def split_by_count(rows: list[Row], residuals: Residuals) -> dict[bool, list[float]]:
+    """Held-out residuals of single cards (False) and of layer splits over several (True)."""
+    found: dict[bool, list[float]] = defaultdict(list)
+    for card, own in by_card(rows).items():
+        for row, log in zip(own, residuals[card], strict=True):
+            found[row["count"] != "1"].append(log)
+    return found
+
+
+def by_count(rows: list[Row], residuals: Residuals, name: str) -> None:
+    """Print the error of single cards and of layer splits."""
+    for several, logs in sorted(split_by_count(rows, residuals).items()):
+        kind = "layer splits" if several else "single cards"
+        print(f"{name}, {kind}: {median_error(logs):.1%} of {len(logs)} runs")
 
 
 def main() -> int:
     """Print everything."""
     rows = load()
-    single = [r for r in rows if is_single_decode(r)]
-    report_decode(single)
-    deep = [
-        r for r in rows if r["kind"] == "decode" and r["count"] == "1" and r["batch"] == "1" and r not in single
-    ]
-    deep_errors = []
-    for row in deep:
-        e = efficiency.CLASSES[efficiency.CardClass(row["card_class"])]
-        e = efficiency.with_factor(e, efficiency.CARD_FACTOR.get(row["card"], 1.0))
-        deep_errors.append(log_error(observation(row), e.memory, e.layer_s))
-    print(f"builds without flash attention, tg4096 and tg8192: median error {median_abs_error(deep_errors):.1%}")
-    report_prefill(rows)
+    decode = [r for r in rows if is_decode(r)]
+    prompts = [r for r in rows if is_prompt(r)]
+    print("decode constants (eta, c), single cards")
+    for pool in dict.fromkeys(efficiency.DECODE_POOL.values()):
+        own = [r for r in decode if is_single_decode(r) and pool_of(r, efficiency.DECODE_POOL) == pool]
+        eta, layer_s = fit_decode(observation(r) for r in own)
+        print(f"  {pool:<8} eta {eta:.2f}  c {layer_s * 1e6:3.0f} us/layer  {len(by_card(own))} cards")
+    print("prompt constants, single cards")
+    for pool in dict.fromkeys(efficiency.PROMPT_POOL.values()):
+        own = [
+            r
+            for r in prompts
+            if r["count"] == "1" and r["experts"] == "0" and pool_of(r, efficiency.PROMPT_POOL) == pool
+        ]
+        e = fit_prompts(own, pool)
+        print(f"  {pool:<8} phi {e.compute:.2f}  passes {e.passes:.2f}  width {e.width_s * 1e10:.2f}e-10")
+    singles = [r for r in decode if is_single_decode(r)]
+    _report("decode", singles, held_out_decode(decode), shipped_decode_log, efficiency.DECODE_SPREAD)
+    single_prompts = [r for r in prompts if r["count"] == "1"]
+    _report("prompt", single_prompts, held_out_prompts(prompts), shipped_prompt_log, efficiency.PREFILL_SPREAD)
+    by_count(decode, held_out_decode(decode), "decode")
+    by_count(prompts, held_out_prompts(prompts), "prompt")
     report_batches(rows)
-    report_splits(rows)
     return 0
 
 

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
 
+from demo_files import gemma3, smollm2
+
 settings.register_profile(
     "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
 )
@@ -87,3 +89,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if _caught:
         pytest.fail(f"a core test did I/O: {_caught[0]}", pytrace=False)
     return result
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The models that come as packages, by name."""
+    return {"smollm2": smollm2(), "gemma3": gemma3(tmp_path_factory.mktemp("gemma3"))}

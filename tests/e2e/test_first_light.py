@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from deadline import until
-from running import engines_of, smollm2, terazi, up
+from demo_files import smollm2
+from running import engines_of, terazi, up
 
 pytestmark = pytest.mark.e2e
 

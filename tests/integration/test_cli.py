@@ -1,14 +1,16 @@
 """The command line as a process: pages, documents, exit codes, and one clear sentence for every bad input."""
 
 import json
+import os
 import struct
 from pathlib import Path
 
 import pytest
 
+from demo_files import smollm2
 from gguf_writer import INT32, UINT16, Typed, write_gguf
 from model_zoo import gemma3_27b, llama8b, llama70b
-from running import smollm2, terazi
+from running import terazi
 
 MAGIC = b"GGUF"
 
@@ -187,6 +189,13 @@ def test_a_bad_model_file_is_one_sentence(tmp_path: Path, case: str, command: st
         (["weigh", "--", "llama-server", "-m", "x.gguf", "--no-such-flag"], 2, "--no-such-flag"),
         (["weigh", "--commands", "nowhere.txt"], 2, "nowhere.txt"),
         (["nothing"], 2, "nothing"),
+        (["weigh", "demo", "--price-per-kwh", "cheap"], 2, "must be a price"),
+        (["weigh", "demo", "--context", "32K"], 2, "write 32768"),
+        (["weigh", "demo", "--on", "nowhere.json"], 2, "nowhere.json"),
+        (["weigh", "demo", "--on", "pipe.json"], 2, "not a regular file"),
+        (["weigh", "demo", "--on", "half.json"], 2, "surrogates"),
+        (["weigh", "--", "vllm", "serve", "x", "--max-model-len", "9e99"], 2, "no number"),
+        (["chat", "--max-tokens", "-5", "hello"], 2, "--max-tokens"),
         (["up", "--config", "nowhere.toml"], 2, "nowhere.toml"),
         (["ps"], 1, "no Terazi service"),
         (["chat", "hello"], 1, "no Terazi service"),
@@ -197,10 +206,51 @@ def test_a_bad_model_file_is_one_sentence(tmp_path: Path, case: str, command: st
 def test_bad_input_is_one_sentence_a_hint_and_a_code(
     tmp_path: Path, arguments: list[str], code: int, said: str
 ) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "half.json").write_text('{"schema": "terazi.machine/1", "name": "\\ud800"}')
     done = terazi(tmp_path, *arguments)
     assert done.returncode == code, done.stderr
     assert said in done.stderr
     assert [line.split(":")[0] for line in done.stderr.strip().splitlines()] == ["error", "hint"]
+
+
+def test_a_current_folder_that_is_gone(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from running import environment
+
+    shell = f'mkdir gone && cd gone && rmdir ../gone && "{sys.executable}" -m terazi weigh x.gguf'
+    done = subprocess.run(
+        ["bash", "-c", shell],
+        env=environment(tmp_path),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2
+    assert "error: There is no file x.gguf" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_error_quotes_no_more_of_an_argument_than_a_person_reads(tmp_path: Path) -> None:
+    done = terazi(tmp_path, "weigh", "demo", "--tensor-split", "1," * 20_000)
+    assert done.returncode == 2
+    assert "--tensor-split" in done.stderr
+    assert "hint:" in done.stderr
+    assert len(done.stderr) < 2000
+
+
+@pytest.mark.parametrize(("path", "said"), [("a\0b", "null byte"), ("/dev/zero", "doesn't end")])
+def test_command_files_that_are_none(monkeypatch: pytest.MonkeyPatch, path: str, said: str) -> None:
+    from terazi.cli import weigh
+    from terazi.errors import UsageError
+
+    monkeypatch.setattr(weigh, "_SKIPPED_LIMIT", 2**20)
+    with pytest.raises(UsageError, match=said):
+        next(weigh._lines(path))
 
 
 def test_an_architecture_that_the_engine_does_not_know_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import psutil
 
 from deadline import until
-from running import REPO, Up, engines_of, smollm2, terazi, up
+from demo_files import smollm2
+from running import REPO, Up, engines_of, terazi, up
 
 ENGINE = REPO / "tests" / "fakes" / "engine.py"
 

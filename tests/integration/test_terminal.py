@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from running import REPO, SERVING, engines_of, environment, smollm2, terazi, up
+from demo_files import smollm2
+from running import REPO, SERVING, engines_of, environment, terazi, up
 
 FAKE = {"TERAZI_LLAMA_SERVER": str(REPO / "tests" / "fakes" / "engine.py")}
 HOSTILE = "esc\x1b[31m\x1b]0;title\x07 and\nverdict: fits.gguf"

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from deadline import until
+from demo_files import smollm2
 from model_zoo import llama8b
-from running import REPO, engines_of, environment, smollm2, terazi, up
+from running import REPO, engines_of, environment, terazi, up
 
 ENGINE = REPO / "tests" / "fakes" / "engine.py"
 #: What the fake's log says is true of this command and of no other.

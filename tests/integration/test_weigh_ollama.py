@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from demo_files import smollm2
 from model_zoo import llama8b
 from ollama_store import add_model
-from running import smollm2, terazi
+from running import terazi
 
 LIBRARY = "registry.ollama.ai/library"
 CARDS = "2x RTX 3090 + 64GiB"

@@ -63,7 +63,8 @@ def test_a_safetensors_model_is_weighed_for_vllm(model: Path, tmp_path: Path) ->
     assert done.returncode == 0, done.stderr
     assert "bill (vllm 0.32.0)" in done.stdout
     assert "verdict: fits (CUDA0" in done.stdout
-    assert "no forecast" in done.stderr
+    assert "forecast (80 %" in done.stdout
+    assert "between tokens" in done.stdout
 
 
 def test_a_command_line_holds_what_a_real_engine_reported(model: Path, tmp_path: Path) -> None:
@@ -72,7 +73,8 @@ def test_a_command_line_holds_what_a_real_engine_reported(model: Path, tmp_path:
     found = document(tmp_path, "--", *shlex.split(command))
     assert found["bill"]["engine"] == "vllm"
     assert found["verdict"] == "fits"
-    assert found["forecast"] is None
+    speed = found["forecast"]["decode_tok_s"]
+    assert speed["low"] < speed["mid"] < speed["high"]
     assert "262144 tokens" in " ".join(found["plan"]["reasons"])
     assert found["plan"]["argv"][:3] == ["vllm", "serve", str(model)]
     assert sum(line["bytes"] for line in found["bill"]["lines"]) == found["bill"]["total_bytes"]
@@ -121,3 +123,15 @@ def test_vllm_and_llama_cpp_stand_in_one_file_of_commands(model: Path, tmp_path:
     assert done.returncode == 1
     first, second = map(json.loads, done.stdout.splitlines())
     assert (first["schema"], second["schema"]) == ("terazi.weighing/1", "terazi.error/1")
+
+
+def test_a_short_model_is_weighed_at_its_own_length(model: Path, tmp_path: Path) -> None:
+    """The usual prompt and answer are longer than what it was trained for, and nobody asked for them."""
+    (model / "config.json").write_text(json.dumps(CONFIG | {"max_position_embeddings": 512}))
+    short = document(tmp_path, str(model))
+    assert short["verdict"] == "fits"
+    assert (short["workload"]["context"], short["workload"]["prompt"], short["workload"]["output"]) == (
+        512,
+        384,
+        128,
+    )

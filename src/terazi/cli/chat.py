@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="which model, if several are served")
     parser.add_argument("--system", metavar="TEXT", help="how the model should behave")
     parser.add_argument("--temperature", type=float, metavar="T", help="0 is the most likely answer")
-    parser.add_argument("--max-tokens", type=int, metavar="N", help="longest answer")
+    parser.add_argument("--max-tokens", type=options.positive, metavar="N", help="longest answer")
     parser.add_argument("--port", type=options.port, help="which service, if several run")
 
 

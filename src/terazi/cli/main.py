@@ -17,6 +17,7 @@ from terazi.errors import TeraziError, UsageError
 #: Command → (module, one line of help). A module has ``add_arguments(parser)`` and ``run(args) -> int``.
 COMMANDS: Final = {
     "weigh": ("terazi.cli.weigh", "say what a model, or a ready command line, would hold where"),
+    "cost": ("terazi.cli.cost", "own hardware against hosted alternatives, for a month of the same work"),
     "up": ("terazi.cli.up", "plan, launch and serve at one address"),
     "chat": ("terazi.cli.chat", "talk to a served model"),
     "ps": ("terazi.cli.ps", "what is running, and what it holds"),
@@ -26,6 +27,9 @@ COMMANDS: Final = {
 
 #: What a write to a full or broken place fails with; reads are translated where they happen.
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+#: Characters of an error or a hint; lists of what there is to choose from have a few hundred.
+_MESSAGE_LIMIT: Final = 1500
 
 _EPILOG: Final = """\
 examples:
@@ -104,6 +108,11 @@ def _module(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
+def _shortened(text: str) -> str:
+    """*text* as long as a person may want to read it: a message may quote an argument of any length."""
+    return text if len(text) <= _MESSAGE_LIMIT else f"{text[: _MESSAGE_LIMIT - 200]} … {text[-200:]}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -124,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int = _module(COMMANDS[name][0]).run(args)
         sys.stdout.flush()
     except TeraziError as error:
-        tell([f"error: {error.message}", f"hint: {error.hint}"])
+        tell([f"error: {_shortened(error.message)}", f"hint: {_shortened(error.hint)}"])
         return error.exit_code
     except KeyboardInterrupt:
         tell(["interrupted"])

@@ -15,13 +15,13 @@ _OUTPUT: Final = 128
 def add_workload(parser: argparse.ArgumentParser) -> None:
     """``--context --users --prompt --output --ttft --itl``."""
     group = parser.add_argument_group("workload")
-    group.add_argument("--context", type=_positive, metavar="N", help="tokens that one sequence may grow to")
-    group.add_argument("--users", type=_positive, metavar="N", help="streams at once (default 1)")
+    group.add_argument("--context", type=positive, metavar="N", help="tokens that one sequence may grow to")
+    group.add_argument("--users", type=positive, metavar="N", help="streams at once (default 1)")
     group.add_argument(
-        "--prompt", type=_positive, metavar="N", help=f"tokens of a typical prompt (default {_PROMPT})"
+        "--prompt", type=positive, metavar="N", help=f"tokens of a typical prompt (default {_PROMPT})"
     )
     group.add_argument(
-        "--output", type=_positive, metavar="N", help=f"tokens of a typical answer (default {_OUTPUT})"
+        "--output", type=positive, metavar="N", help=f"tokens of a typical answer (default {_OUTPUT})"
     )
     group.add_argument("--ttft", type=_milliseconds, metavar="MS", help="limit: the first token within MS ms")
     group.add_argument("--itl", type=_milliseconds, metavar="MS", help="limit: a token every MS ms, per stream")
@@ -32,17 +32,28 @@ def add_price(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--price-per-kwh", type=_price, metavar="X", help="of electricity, for the cost")
 
 
+def add_power(parser: argparse.ArgumentParser) -> None:
+    """``--price-per-kwh`` and what else decides about watts and money."""
+    group = parser.add_argument_group("power and money")
+    group.add_argument("--price-per-kwh", type=_price, metavar="X", help="of electricity, for the cost")
+    group.add_argument("--currency", metavar="CODE", help="that prices are in (default USD)")
+    group.add_argument("--psu", type=_watts, metavar="W", help="rating of the power supply, to have it judged")
+    group.add_argument(
+        "--duty", type=_share, metavar="SHARE", help="of the month that the machine works, e.g. 0.25"
+    )
+
+
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Engine settings that may be pinned; what isn't given is chosen and said."""
     group = parser.add_argument_group("engine settings (chosen when not given)")
     group.add_argument("--engine", choices=["llama.cpp", "ollama", "vllm"], help="which engine")
-    group.add_argument("--tensor-parallel", type=_positive, metavar="N", help="cards that share each layer (vLLM)")
+    group.add_argument("--tensor-parallel", type=positive, metavar="N", help="cards that share each layer (vLLM)")
     group.add_argument("--kv-type", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0 …")
     group.add_argument("--gpu-layers", type=natural, metavar="N", help="layers to put on accelerators")
     group.add_argument("--tensor-split", metavar="A,B,…", help="shares of the accelerators")
     group.add_argument("--split-mode", choices=["none", "layer"], help="how to use several accelerators")
-    group.add_argument("--batch", type=_positive, metavar="N", help="tokens of one logical batch")
-    group.add_argument("--micro-batch", type=_positive, metavar="N", help="tokens computed at once")
+    group.add_argument("--batch", type=positive, metavar="N", help="tokens of one logical batch")
+    group.add_argument("--micro-batch", type=positive, metavar="N", help="tokens computed at once")
     group.add_argument("--flash-attention", choices=["on", "off", "auto"], help="the fused attention kernel")
     group.add_argument("--swa-full", action="store_true", default=None, help="full-length sliding-window cache")
     group.add_argument("--no-kv-offload", action="store_true", default=None, help="keep the KV cache in RAM")
@@ -135,7 +146,10 @@ def natural(text: str) -> int:
 
 
 def _price(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError("must be a price, e.g. 0.30")
     return value
@@ -148,7 +162,22 @@ def _milliseconds(text: str) -> float:
     return value
 
 
-def _positive(text: str) -> int:
+def _watts(text: str) -> float:
+    value = float(text)
+    if not 1 <= value < 1e6:
+        raise argparse.ArgumentTypeError("must be watts, e.g. 850")
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 < value <= 1:
+        raise argparse.ArgumentTypeError("must be above 0 and at most 1, e.g. 0.25")
+    return value
+
+
+def positive(text: str) -> int:
+    """A count of at least one, for argparse."""
     return _whole(text, 1, _LARGEST)
 
 
@@ -160,7 +189,11 @@ def _whole(text: str, least: int, most: int) -> int:
     try:
         value = int(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from error
+        kilo = text[:-1]
+        instead = (
+            f"; write {int(kilo) * 1024}" if text[-1:] in {"k", "K"} and kilo.isdecimal() and len(kilo) < 7 else ""
+        )
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number{instead}") from error
     if not least <= value <= most:
         raise argparse.ArgumentTypeError(f"must be from {least} to {most}")
     return value

@@ -10,7 +10,7 @@ from terazi.cli.terminal import harmless
 from terazi.service.beacon import Beacon, find_all
 from terazi.service.client import ServiceClient
 from terazi.service.paths import state_dir
-from terazi.units import format_bytes, format_seconds
+from terazi.units import format_bytes, format_figure, format_seconds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,6 +86,7 @@ def _live(model: dict[str, Any]) -> list[str]:
     for name, text in (("decode_tok_s", "decode"), ("prefill_tok_s", "prompt")):
         if live[name] is not None:
             said = forecast[name] if forecast else None
-            expected = f", forecast {said['low']:.3g} … {said['mid']:.3g} … {said['high']:.3g}" if said else ""
-            lines.append(f"  {text} {live[name]:.3g} tok/s a stream since the start{expected}")
+            figures = " … ".join(format_figure(said[end]) for end in ("low", "mid", "high")) if said else ""
+            expected = f", forecast {figures}" if said else ""
+            lines.append(f"  {text} {format_figure(live[name])} tok/s a stream since the start{expected}")
     return lines

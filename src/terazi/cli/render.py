@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from terazi.cli.terminal import harmless, one_line
 from terazi.memory.bill import HOST, Bill, BillLine
+from terazi.models.spec import ModelSpec
 from terazi.performance.forecast import Forecast, Interval
 from terazi.placement.plan import DeviceShare, Plan, Refusal, Verdict
 from terazi.service.weighing import Weighing
-from terazi.units import format_bytes, format_seconds
+from terazi.units import format_bytes, format_figure, format_seconds
 
 BAR_WIDTH = 44
 #: (glyph, name, attribute of DeviceShare), in the order of the bar.
@@ -46,7 +47,11 @@ def render_weighing(weighing: Weighing) -> str:
 
         parts.append(render_verification(weighing.verification))
     if weighing.forecast is not None:
-        parts.append(render_forecast(weighing.forecast))
+        parts.append(render_forecast(weighing.forecast, at_the_wall=weighing.power is not None))
+    if weighing.power is not None:
+        from terazi.cli.render_power import render_power
+
+        parts.append(render_power(weighing.power))
     if isinstance(outcome, Refusal):
         parts.append(_refusal(outcome))
     else:
@@ -64,14 +69,18 @@ def _headline(weighing: Weighing) -> str:
     context = f"context {workload.context}" if workload.context else "context chosen below"
     lengths = f"prompts of {workload.prompt} and answers of {workload.output} tokens"
     lines = [
-        f"{_title(weighing)}: {one_line(spec.architecture)}, {size}, file {format_bytes(spec.file_bytes)}",
+        f"{title_of(weighing)}: {one_line(spec.architecture)}, {size}, {_file(spec)}",
         f"on {one_line(machine.name)}: {_host(weighing)}",
         f"for {workload.users} user{'s' * (workload.users > 1)}, {context}, {lengths}",
     ]
     return "\n".join(lines)
 
 
-def _title(weighing: Weighing) -> str:
+def _file(spec: ModelSpec) -> str:
+    return f"file {format_bytes(spec.file_bytes)}" if spec.file_bytes else "no file of weights read"
+
+
+def title_of(weighing: Weighing) -> str:
     """The file's name: a header's own idea of its name is often a training run's.
 
     Files that bear no name of their own (Ollama's blobs, shards) go by what was asked for.
@@ -196,8 +205,8 @@ def _rows(lines: Iterable[BillLine]) -> list[str]:
     ]
 
 
-def render_forecast(forecast: Forecast) -> str:
-    """Every figure as low … mid … high, and what it rests on."""
+def render_forecast(forecast: Forecast, *, at_the_wall: bool = False) -> str:
+    """Every figure as low … mid … high, and what it rests on; power only if it isn't told *at_the_wall* besides."""
     rows = [
         ("one stream", forecast.decode_tok_s, "tok/s"),
         ("all streams", forecast.throughput_tok_s, "tok/s"),
@@ -207,18 +216,19 @@ def render_forecast(forecast: Forecast) -> str:
     lines += [f"  {name:<20} {_interval(value, unit)}" for name, value, unit in rows]
     lines.append(f"  {'first token after':<20} {_seconds(forecast.ttft_s)}")
     lines.append(f"  {'between tokens':<20} {_seconds(forecast.itl_s)}")
-    if forecast.power_w is not None:
+    if forecast.power_w is not None and not at_the_wall:
         lines.append(f"  {'power':<20} {_interval(forecast.power_w, 'W')}")
-    if forecast.kwh_per_mtok is not None:
+    if forecast.kwh_per_mtok is not None and not at_the_wall:
         lines.append(f"  {'energy':<20} {_interval(forecast.kwh_per_mtok, 'kWh per million tokens')}")
-    if forecast.cost_per_mtok is not None:
+    if forecast.cost_per_mtok is not None and not at_the_wall:
         lines.append(f"  {'cost':<20} {_interval(forecast.cost_per_mtok, 'per million tokens')}")
     lines += [f"  rests on: {text}" for text in forecast.basis]
     return "\n".join(lines)
 
 
 def _interval(value: Interval, unit: str) -> str:
-    return f"{value.low:.3g} … {value.mid:.3g} … {value.high:.3g} {unit}"
+    figures = " … ".join(format_figure(v) for v in (value.low, value.mid, value.high))
+    return f"{figures} {unit}"
 
 
 def _seconds(value: Interval) -> str:

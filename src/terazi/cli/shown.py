@@ -11,7 +11,7 @@ from terazi.service.weighing import Weighing
 
 def show(args: argparse.Namespace, weighing: Weighing) -> int:
     """Print the page or the document of one weighing; returns the exit code."""
-    weighing = with_records(weighing)
+    weighing = powered(with_records(weighing), args)
     if args.verify:
         from terazi.service.verify_bill import verify
 
@@ -24,9 +24,33 @@ def show(args: argparse.Namespace, weighing: Weighing) -> int:
         from terazi.cli.render import render_weighing
 
         print(render_weighing(weighing))
+    if args.svg is not None or args.html is not None:
+        _draw(weighing, args)
     for note in (*weighing.notes, *weighing.spec.reasons):
         print(f"note: {note}", file=sys.stderr)
     return exit_code(weighing)
+
+
+def _draw(weighing: Weighing, args: argparse.Namespace) -> None:
+    from terazi.cli.draw import draw_html, draw_svg, write
+
+    for path, draw in ((args.svg, draw_svg), (args.html, draw_html)):
+        if path is not None:
+            write(path, draw, weighing)
+            tell([f"drawn: {path}"])
+
+
+def powered(weighing: Weighing, args: argparse.Namespace) -> Weighing:
+    """*weighing* with what its cards draw, in the terms that were typed or configured."""
+    if weighing.forecast is None or not weighing.machine.devices:
+        return weighing
+    from terazi.service.config import load_config
+    from terazi.service.power import power_terms, with_power
+
+    terms = power_terms(
+        load_config(), price_per_kwh=args.price_per_kwh, currency=args.currency, psu_w=args.psu, duty=args.duty
+    )
+    return with_power(weighing, terms)
 
 
 def exit_code(weighing: Weighing) -> int:

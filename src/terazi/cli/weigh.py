@@ -6,12 +6,14 @@ import gc
 from collections.abc import Iterator
 
 from terazi.cli import options
-from terazi.cli.shown import show
+from terazi.cli.shown import powered, show
 from terazi.errors import TeraziError, UsageError
 from terazi.service.records import with_records
 from terazi.service.weigh import find_machine, split_command_line, weigh_command, weigh_model
 
 _COMMAND_LINE_LIMIT = 64 * 1024
+#: What is skipped of one line at most; a device like /dev/zero has no end.
+_SKIPPED_LIMIT = 256 * 1024**2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--any", action="store_true", help="the MODELs are files of one model: weigh them all and take the best"
     )
-    options.add_price(parser)
+    parser.add_argument("--svg", metavar="FILE", help="draw the device map, the roofline and the power caps there")
+    parser.add_argument("--html", metavar="FILE", help="the same as a page with tables")
+    options.add_power(parser)
     options.add_workload(parser)
     options.add_settings(parser)
     parser.usage = "terazi weigh [options] MODEL… | terazi weigh [options] -- llama-server -m MODEL …"
@@ -67,6 +71,10 @@ def run(args: argparse.Namespace) -> int:
             hint="e.g. terazi weigh demo, or: terazi weigh -- llama-server -m model.gguf -c 8192",
         )
     if args.commands is not None:
+        if args.svg is not None or args.html is not None:
+            raise UsageError(
+                "--svg and --html draw one thing, not a file of commands", hint="give the command itself"
+            )
         if args.verify:
             raise UsageError(
                 "--verify takes one thing to weigh, not a file of commands",
@@ -114,7 +122,7 @@ def _weigh_file(args: argparse.Namespace) -> int:
             if not words:
                 continue
             weighing = weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
-            text = document_text(with_records(weighing))
+            text = document_text(powered(with_records(weighing), args))
         except TeraziError as error:
             failed = True
             text = error_text(line[:_COMMAND_LINE_LIMIT], error)
@@ -135,13 +143,17 @@ def _lines(path: str) -> Iterator[str]:
         source = open(  # noqa: SIM115 - pathlib costs start-up time; closed below, and 0 stays open
             0 if path == "-" else path, encoding="utf-8", errors="surrogateescape", closefd=path != "-"
         )
-    except OSError as error:
-        raise UsageError(f"{path} can't be read as commands: {error.strerror}", hint=hint) from error
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UsageError(f"{path} can't be read as commands: {reason}", hint=hint) from error
     with source:
         while line := source.readline(_COMMAND_LINE_LIMIT + 1):
-            rest = line
+            rest, skipped = line, 0
             while rest and not rest.endswith("\n"):
                 rest = source.readline(_COMMAND_LINE_LIMIT)
+                skipped += len(rest)
+                if skipped > _SKIPPED_LIMIT:
+                    raise UsageError(f"{path} can't be read as commands: a line of it doesn't end", hint=hint)
             yield line
 
 

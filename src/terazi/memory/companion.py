@@ -1,8 +1,11 @@
 """The ``Companion`` noun: a file that the engine loads beside the model, such as a draft model or a projector."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from terazi.models.spec import ModelSpec
+
+#: ``Companion.part`` of a draft model.
+DRAFT: Final = "draft"
 
 
 class Companion(NamedTuple):

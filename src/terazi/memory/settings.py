@@ -1,12 +1,14 @@
 """The settings of whichever engine a plan is for."""
 
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
-from terazi.memory.vllm.settings import VllmSettings
+
+if TYPE_CHECKING:
+    from terazi.memory.vllm.settings import VllmSettings
 
 #: One member an engine.
-EngineSettings: TypeAlias = LlamaCppSettings | VllmSettings
+EngineSettings: TypeAlias = "LlamaCppSettings | VllmSettings"
 
 
 def llama_cpp_settings(settings: EngineSettings) -> LlamaCppSettings:

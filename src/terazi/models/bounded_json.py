@@ -4,6 +4,7 @@ In: bytes. Out: the object, or ``ModelFileError``.
 """
 
 import json
+import re
 from typing import Final, TypeAlias
 
 from terazi.errors import ModelFileError
@@ -15,6 +16,8 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 #: Values (counted by their commas and brackets) that one text may hold: some 200 MB as Python objects. A header
 #: with 2**17 tensors has 1.3 million.
 VALUES_LIMIT: Final = 2**21
+#: An escape that may be half a character, which no output, digest or file name can hold.
+_HALF_CHARACTER: Final = re.compile(rb"\\u[dD][89a-fA-F]")
 _AGAIN: Final = "Download it again; the link may need a login or lead to a page about the file."
 
 
@@ -37,11 +40,13 @@ def parse_object(data: bytes, label: str, *, what: str, unique: bool = False) ->
         )
     try:
         value = json.loads(data.decode("utf-8-sig"), object_pairs_hook=_unique if unique else None)
+        if _HALF_CHARACTER.search(data):
+            json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
         raise ModelFileError(
             f"{label} is damaged or hostile: {what} is nested too deeply.", hint="Download it again."
         ) from None
-    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, a repeated name, a number of 5,000 digits
+    except ValueError as error:  # JSONDecodeError, UnicodeError, a repeated name, a number of 5,000 digits
         reason = display(str(error)[:120])
         raise ModelFileError(f"{label} can't be read: {what} is not valid JSON ({reason}).", hint=_AGAIN) from None
     if not isinstance(value, dict):

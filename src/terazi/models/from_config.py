@@ -48,9 +48,9 @@ def build_config_spec(config: HfConfig, *, name: str, origin: str = "") -> Model
             bits = DTYPE_BITS[stored.dtype]
             for extent in stored.shape:
                 bits *= extent
-            if bits >= _SIGNED_LIMIT:
+            if not 0 < bits < _SIGNED_LIMIT:
                 raise ModelFileError(
-                    f"{config.label} gives {display(stored.name)} an impossible shape.",
+                    f"{config.label} gives {display(stored.name)} the impossible shape {list(stored.shape)}.",
                     hint="Download a current config.json of this model.",
                 )
             n_bytes = -(-bits // 8)

@@ -18,6 +18,8 @@ from terazi.models.split import check_parts
 
 #: A file that claims more layers is broken (llama.cpp itself stops at 512, ``LLAMA_MAX_LAYERS``).
 BLOCKS_LIMIT: Final = 1024
+#: The engine aborts over more experts (``LLAMA_MAX_EXPERTS``), and where more are used than there are.
+EXPERTS_LIMIT: Final = 1024
 
 #: ``general.type`` or architecture of files that belong to a model but are none.
 _COMPANIONS: Final = {
@@ -58,6 +60,12 @@ def build_spec(parts: Sequence[GgufHeader], *, origin: str = "") -> ModelSpec:
     per_head = width // head_count[0] if head_count[0] else 0
     # a first block without attention leaves them unread, except in PLaMo 2
     stated = per_head or arch == "plamo2"
+    experts = keys.number(f"{arch}.expert_count", 0)
+    used = max(keys.per_layer(f"{arch}.expert_used_count", blocks, (0,)))
+    if experts > EXPERTS_LIMIT:
+        raise keys.senseless(f"{arch}.expert_count", experts)
+    if used > experts:
+        raise keys.senseless(f"{arch}.expert_used_count", used)
     metadata = keys.metadata
     name = metadata.get("general.name")
     return ModelSpec(
@@ -72,8 +80,8 @@ def build_spec(parts: Sequence[GgufHeader], *, origin: str = "") -> ModelSpec:
         feed_forward_length=keys.per_layer(f"{arch}.feed_forward_length", blocks, (0,) * blocks),
         key_length=keys.number(f"{arch}.attention.key_length", per_head) if stated else 0,
         value_length=keys.number(f"{arch}.attention.value_length", per_head) if stated else 0,
-        expert_count=keys.number(f"{arch}.expert_count", 0),
-        expert_used_count=max(keys.per_layer(f"{arch}.expert_used_count", blocks, (0,))),
+        expert_count=experts,
+        expert_used_count=used,
         sliding_window=_window(keys, f"{arch}.attention.sliding_window"),
         quantisation=_quantisation(metadata.get("general.file_type"), tensors),
         parameter_count=sum(_elements(tensor) for tensor in tensors),

@@ -31,9 +31,12 @@ def display(text: str) -> str:
 
     Bytes of a file name that aren't text and characters that don't print become visible escapes.
     """
-    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
+    try:
+        text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # half a pair of surrogates, which JSON may spell
+        text = text.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

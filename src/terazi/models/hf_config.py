@@ -235,7 +235,7 @@ def shape_of(config: HfConfig) -> HfShape:
         key_length=key,
         value_length=value,
         expert_count=config.number("experts", 0),
-        expert_used_count=config.number("experts_used", 0),
+        expert_used_count=min(config.number("experts_used", 0), config.number("experts", 0)),
         sliding_window=_window(config, kinds),
     )
 

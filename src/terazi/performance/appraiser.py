@@ -9,10 +9,9 @@ from dataclasses import replace
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST, Bill
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.forecast import Forecast, forecast
+from terazi.performance.forecast import Forecast, forecast, score
 from terazi.placement.pace import Pace
 from terazi.placement.plan import Plan, Verdict
 from terazi.placement.sums import place, short_twin
@@ -29,6 +28,8 @@ class Appraiser:
         self._machine = machine
         self._workload = workload
         self._known: dict[str, Forecast] = {}
+        self._judge = score(spec, machine, workload)
+        self._marks: dict[str, float] = {}
 
     def forecast(self, plan: Plan) -> Forecast:
         """What to expect of *plan*."""
@@ -39,8 +40,10 @@ class Appraiser:
 
     def score(self, plan: Plan) -> float:
         """Output tokens per second of the workload, prompts included."""
-        users, output = max(1, self._workload.users), max(1, self._workload.output)
-        return users * output / workload_s(self.forecast(plan), plan, self._workload)
+        known = self._marks.get(plan.id)
+        if known is None:
+            known = self._marks[plan.id] = self._judge(plan)
+        return known
 
     def misses(self, plan: Plan) -> str:
         """The limits of the workload that the middle of the forecast doesn't keep."""
@@ -133,7 +136,7 @@ class Appraiser:
     def _seconds(
         self, twin: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Sequence[int]
     ) -> float:
-        """Seconds of the workload on *twin* with so many of its last layers on *devices*, the rest on the host."""
+        """Seconds of an output token with so many of the last layers of *twin* on *devices*, the rest on the host."""
         laid = place(settings, devices, counts)
         if not devices:
             laid = replace(laid, n_gpu_layers=0, devices=("none",))
@@ -146,14 +149,7 @@ class Appraiser:
             devices=(),
             bill=Bill(engine="llama.cpp", build=BUILD, lines=()),
         )
-        return workload_s(forecast(twin, plan, self._machine, self._workload), plan, self._workload)
-
-
-def workload_s(said: Forecast, plan: Plan, workload: Workload) -> float:
-    """Seconds that *workload* takes: every prompt, then the answers in as many waves as there are slots for."""
-    users, output = max(1, workload.users), max(1, workload.output)
-    waves = -(-users // max(1, llama_cpp_settings(plan.settings).n_parallel or 1))
-    return users * said.ttft_s.mid + waves * output * said.itl_s.mid
+        return 1 / score(twin, self._machine, self._workload)(plan)
 
 
 def _kind(device: Device) -> tuple[object, ...]:

@@ -8,11 +8,12 @@ beside it is a line of ``benchmarks/fit_speed.py``'s print-out over ``benchmarks
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from functools import cache
 from typing import Final, NamedTuple
 
 from terazi.hardware.host import cpu_flops
 from terazi.hardware.machine import Basis, Device, Figure, Host
+from terazi.performance.calibration import DeviceCalibration
+from terazi.performance.card_factors import decode_factor, prompt_factor
 from terazi.performance.roofline import Efficiency, Rates
 
 
@@ -32,6 +33,7 @@ class CardClass(StrEnum):
 class Ground(StrEnum):
     """What a speed figure rests on; it sets the width of the interval."""
 
+    CALIBRATED = "calibrated"  # timed on this machine
     SAME_CARD = "same-card"  # this very card is in the table
     UNSEEN_CARD = "unseen-card"  # its class is, with four cards or more
     THIN_CLASS = "thin-class"  # its class has three cards or fewer
@@ -47,70 +49,70 @@ DECODE_POOL: Final[Mapping[CardClass, str]] = {
     CardClass.APPLE: "apple",
     CardClass.SOC: "soc",
     CardClass.CPU: "cpu",
-    CardClass.OTHER: "all",
+    CardClass.OTHER: "amd",
 }
 
-#: eta, c, phi per class. AMD's own three cards disagree by a factor of three, so AMD takes the constants of all
-#: cards. The CPU's one row can't tell eta from c: a barrier of 20 us a layer is assumed, and phi too: the rate of
+#: The same for prompts: one set of constants holds for every NVIDIA card.
+PROMPT_POOL: Final[Mapping[CardClass, str]] = {
+    CardClass.GEFORCE: "nvidia",
+    CardClass.PRO: "nvidia",
+    CardClass.HBM: "nvidia",
+    CardClass.AMD: "amd",
+    CardClass.APPLE: "apple",
+    CardClass.SOC: "soc",
+    CardClass.OTHER: "amd",
+}
+
+#: RTX 3090, 8B Q4_0, 1 to 8 tokens at once: 6.5, 7.2, 7.7, 8.5, 9.7, 11.3, 12.5, 14.0 ms (llama.cpp PR 15802).
+_SMALL_BATCH: Final = 5.0
+#: Of a prompt on any NVIDIA card with tensor cores (phi, passes, width).
+_NVIDIA_PROMPT: Final = (0.76, 0.52, 5.8e-10)
+
+
+def _nvidia(memory: float, layer_s: float) -> Efficiency:
+    compute, passes, width_s = _NVIDIA_PROMPT
+    return Efficiency(
+        memory=memory, layer_s=layer_s, compute=compute, passes=passes, width_s=width_s, small_batch=_SMALL_BATCH
+    )
+
+
+#: The constants of each class. Apple's narrow GPUs show what unpacking costs; elsewhere it hides behind the memory.
+#: The CPU's one row can't tell eta from c: a barrier of 20 us a layer is assumed, and phi too: the rate of
 #: the instruction set is a ceiling, of which an i9-13900K reached 0.7 and two shared virtual cores of an EPYC 0.1.
 CLASSES: Final[Mapping[CardClass, Efficiency]] = {
-    CardClass.GEFORCE: Efficiency(memory=0.84, layer_s=50e-6, compute=0.87),
-    CardClass.PRO: Efficiency(memory=0.84, layer_s=50e-6, compute=0.30),
-    CardClass.HBM: Efficiency(memory=0.72, layer_s=130e-6, compute=0.32),
-    CardClass.AMD: Efficiency(memory=0.80, layer_s=50e-6, compute=0.48),
-    CardClass.APPLE: Efficiency(memory=0.76, layer_s=210e-6, compute=0.63),
-    CardClass.SOC: Efficiency(memory=0.84, layer_s=60e-6, compute=0.31),
+    CardClass.GEFORCE: _nvidia(0.84, 50e-6),
+    CardClass.PRO: _nvidia(0.84, 50e-6),
+    CardClass.HBM: _nvidia(0.72, 130e-6),
+    CardClass.AMD: Efficiency(memory=0.78, layer_s=100e-6, compute=0.41),
+    CardClass.APPLE: Efficiency(memory=0.88, layer_s=200e-6, compute=0.70, unpack=5.0),
+    CardClass.SOC: Efficiency(
+        memory=0.84, layer_s=60e-6, compute=0.40, passes=0.52, width_s=5.8e-10, small_batch=1.0
+    ),
     CardClass.CPU: Efficiency(memory=0.70, layer_s=20e-6, compute=0.25),
-    CardClass.OTHER: Efficiency(memory=0.80, layer_s=50e-6, compute=0.40),
+    CardClass.OTHER: Efficiency(memory=0.78, layer_s=100e-6, compute=0.41),
 }
+
+#: llama.cpp multiplies with 16-bit accumulation, which GeForce cards do at twice the rate that the catalogue lists.
+_GEFORCE_DOUBLE: Final = 2.0
 
 #: Classes with three cards or fewer in the table.
 THIN_CLASSES: Final = frozenset({CardClass.HBM, CardClass.AMD, CardClass.SOC, CardClass.CPU, CardClass.OTHER})
 
-#: Measured over predicted, median of the card's rows. Keys are the catalogue's names.
-CARD_FACTOR: Final[Mapping[str, float]] = {
-    "GeForce RTX 2080 Ti": 0.91,
-    "GeForce RTX 3060 12 GB": 0.96,
-    "GeForce RTX 3070": 1.01,
-    "GeForce RTX 3080": 0.96,
-    "GeForce RTX 3090": 0.92,
-    "GeForce RTX 3090 Ti": 0.94,
-    "GeForce RTX 4070": 1.00,
-    "GeForce RTX 4070 Ti": 1.09,
-    "GeForce RTX 4070 Ti SUPER": 1.00,
-    "GeForce RTX 5060 Ti 16 GB": 1.06,
-    "RTX A4000": 1.02,
-    "RTX 5000 Ada Generation": 1.05,
-    "RTX 6000 Ada Generation": 1.04,
-    "A40 PCIe": 0.90,
-    "RTX PRO 6000 Blackwell": 0.90,
-    "A100 SXM4 80 GB": 0.96,
-    "H100 PCIe 80 GB": 0.99,
-    "Tesla V100 PCIe 32 GB": 1.13,
-    "Apple M1 (8-core GPU)": 0.96,
-    "Apple M1 Max": 0.77,
-    "Apple M1 Ultra": 0.92,
-    "Apple M2 Ultra (76)": 1.12,
-    "Apple M4 (10)": 1.17,
-    "DGX Spark (GB10)": 0.99,
-    "Radeon AI PRO R9700": 1.02,
-    "Radeon RX 7900 XT": 0.60,
-    "Radeon RX 9070 XT": 1.27,
-}
-
 #: Measured over predicted that eight runs of ten stay within, from below and from above.
 DECODE_SPREAD: Final[Mapping[Ground, tuple[float, float]]] = {
-    Ground.SAME_CARD: (0.88, 1.10),
-    Ground.UNSEEN_CARD: (0.80, 1.22),
-    Ground.THIN_CLASS: (0.60, 1.60),
+    Ground.CALIBRATED: (0.91, 1.10),  # where the calibration has too few runs for a spread of its own
+    Ground.SAME_CARD: (0.90, 1.10),
+    Ground.UNSEEN_CARD: (0.87, 1.13),
+    Ground.THIN_CLASS: (0.73, 1.38),
     Ground.ASSUMED: (0.40, 2.50),  # assumed
 }
 
 #: The same for prompts; wider, because a class's cards differ by half in the fraction that they reach.
 PREFILL_SPREAD: Final[Mapping[Ground, tuple[float, float]]] = {
-    Ground.SAME_CARD: (0.75, 1.30),
-    Ground.UNSEEN_CARD: (0.65, 1.45),
-    Ground.THIN_CLASS: (0.50, 2.00),
+    Ground.CALIBRATED: (0.85, 1.18),
+    Ground.SAME_CARD: (0.82, 1.17),
+    Ground.UNSEEN_CARD: (0.70, 1.28),
+    Ground.THIN_CLASS: (0.63, 1.48),
     Ground.ASSUMED: (0.33, 3.00),  # assumed
 }
 
@@ -132,12 +134,14 @@ _SOC: Final = r"(?i)GB10|Strix|Ryzen|8060S|Jetson|Thor|Orin"
 
 
 class Speed(NamedTuple):
-    """One device's rates, what they rest on, and that in words."""
+    """One device's rates, what they rest on, and that in words; the spreads are a calibrated machine's own."""
 
     rates: Rates
     card_class: CardClass
     ground: Ground
     words: str
+    decode_spread: tuple[float, float] | None = None
+    prefill_spread: tuple[float, float] | None = None
 
 
 def classify(device: Device) -> CardClass:
@@ -156,23 +160,35 @@ def classify(device: Device) -> CardClass:
     return CardClass.OTHER
 
 
-def card_factor(name: str) -> float | None:
-    """The measured factor of the card called *name* by its driver or by the catalogue; None if it isn't there."""
-    return _factor_by_key().get(_key(name))
-
-
 def with_factor(efficiency: Efficiency, factor: float) -> Efficiency:
     """Constants that decode *factor* times as fast."""
-    return Efficiency(
-        memory=efficiency.memory * factor, layer_s=efficiency.layer_s / factor, compute=efficiency.compute
+    return efficiency._replace(
+        memory=efficiency.memory * factor,
+        layer_s=efficiency.layer_s / factor,
+        unpack=efficiency.unpack / factor,
     )
 
 
-def speed_of_device(device: Device) -> Speed:
-    """What *device* should deliver."""
+def with_prompt_factor(efficiency: Efficiency, factor: float) -> Efficiency:
+    """Constants that prefill *factor* times as fast."""
+    return efficiency._replace(
+        compute=efficiency.compute * factor,
+        passes=efficiency.passes / factor,
+        width_s=efficiency.width_s / factor,
+    )
+
+
+def prompt_flops(card_class: CardClass, listed: float | None, bandwidth: float) -> float:
+    """The rate that a prompt's operations are measured against: with 16-bit accumulation, as llama.cpp does."""
+    doubled = (listed or 0.0) * (_GEFORCE_DOUBLE if card_class is CardClass.GEFORCE else 1.0)
+    return max(doubled, _MIN_FLOPS_PER_BYTE * bandwidth)
+
+
+def speed_of_device(device: Device, calibrated: DeviceCalibration | None = None) -> Speed:
+    """What *device* should deliver; what was *calibrated* on this machine counts before any table."""
     card_class = classify(device)
     efficiency = CLASSES[card_class]
-    factor = card_factor(device.name)
+    factor = decode_factor(device.name)
     known = _known(device.memory_bandwidth)
     bandwidth = known if known is not None else _ASSUMED_CARD_BANDWIDTH
     if known is None:
@@ -187,17 +203,48 @@ def speed_of_device(device: Device) -> Speed:
         words = f"{device.name}: {bandwidth / 1e9:.0f} GB/s, measured runs of other {card_class} cards"
     if factor is not None:
         efficiency = with_factor(efficiency, factor)
-    flops = max(_known(device.flops_fp16) or 0.0, _MIN_FLOPS_PER_BYTE * bandwidth)
-    return Speed(
+    flops = prompt_flops(card_class, _known(device.flops_fp16), bandwidth)
+    prompt = prompt_factor(device.name)
+    if prompt is not None:
+        efficiency = with_prompt_factor(efficiency, prompt)
+    speed = Speed(
         rates=Rates(bandwidth=bandwidth, flops=flops, efficiency=efficiency),
         card_class=card_class,
         ground=ground,
         words=words,
     )
+    return speed if calibrated is None else with_calibration(speed, calibrated)
 
 
-def speed_of_host(host: Host) -> Speed:
-    """What the CPU and its RAM should deliver."""
+def with_calibration(speed: Speed, found: DeviceCalibration) -> Speed:
+    """*speed* with what was measured on this machine in place of the class's constants."""
+    rates, e = speed.rates, speed.rates.efficiency
+    if found.decode_bytes_per_s is not None:
+        rates = rates._replace(bandwidth=found.decode_bytes_per_s)
+        e = e._replace(memory=1.0, unpack=0.0)
+    if found.layer_s is not None:
+        e = e._replace(layer_s=found.layer_s)
+    if found.prefill_flops_per_s is not None:
+        rates = rates._replace(flops=found.prefill_flops_per_s)
+        e = e._replace(compute=1.0, passes=0.0, width_s=0.0)
+    rates = rates._replace(
+        efficiency=e,
+        step_s=found.step_s,
+        token_s=found.token_s,
+        kv_bytes_per_s=found.kv_bytes_per_s,
+        batch_flops_per_s=found.batch_flops_per_s,
+    )
+    return speed._replace(
+        rates=rates,
+        ground=Ground.CALIBRATED,
+        words=f"{found.name}: calibrated on this machine, {found.points} runs",
+        decode_spread=found.decode_spread,
+        prefill_spread=found.prefill_spread,
+    )
+
+
+def speed_of_host(host: Host, calibrated: DeviceCalibration | None = None) -> Speed:
+    """What the CPU and its RAM should deliver; what was *calibrated* on this machine counts first."""
     name = host.cpu_name or "CPU"
     cores = max(1, host.cores)
     known = _known(host.ram_bandwidth)
@@ -211,12 +258,13 @@ def speed_of_host(host: Host) -> Speed:
         words = f"{name}: RAM at {bandwidth / 1e9:.0f} GB/s ({basis}), few measured CPUs"
     else:
         words = f"{name}: RAM bandwidth assumed, not measured: {bandwidth / 1e9:.0f} GB/s for {cores} cores"
-    return Speed(
+    speed = Speed(
         rates=Rates(bandwidth=bandwidth, flops=flops, efficiency=CLASSES[CardClass.CPU]),
         card_class=CardClass.CPU,
         ground=Ground.THIN_CLASS if sure else Ground.ASSUMED,
         words=words,
     )
+    return speed if calibrated is None else with_calibration(speed, calibrated)
 
 
 def small_model_factor(read_bytes: float) -> float:
@@ -230,12 +278,3 @@ def small_model_factor(read_bytes: float) -> float:
 
 def _known(figure: Figure) -> float | None:
     return figure.value if figure.value is not None and figure.value > 0 else None
-
-
-def _key(name: str) -> str:
-    return re.sub(r"nvidia|amd|[^a-z0-9]", "", name.lower())
-
-
-@cache
-def _factor_by_key() -> Mapping[str, float]:
-    return {_key(name): factor for name, factor in CARD_FACTOR.items()}

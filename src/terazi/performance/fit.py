@@ -1,16 +1,18 @@
-"""Fits decode constants to measured rows, and tells how well they carry over to a card that they never saw.
+"""Fits constants to measured rows, and tells how well they carry over to a card that they never saw.
 
-In: observations (one measured run each). Out: ``(eta, c)`` and residuals. Pure; whoever has a table calls it
-(``benchmarks/fit_speed.py``, a calibration of one machine).
+In: observations (one measured run each). Out: constants and residuals. Pure; whoever has a table calls it
+(``benchmarks/fit_speed.py``, ``benchmarks/fit_serving.py``, a calibration of one machine).
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 #: The grid that the search walks: eta in hundredths, c in microseconds a layer.
 _ETA = tuple(e / 100 for e in range(30, 104, 2))
 _LAYER_S = tuple(us * 1e-6 for us in range(0, 300, 10))
+#: Steps of a descent: each round tries smaller ones.
+_FACTORS = (1.3, 1.15, 1.08, 1.04, 1.02)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +24,12 @@ class Observation:
     layers: int
     read_bytes: float  # weights and cache that one token reads, on average over the run
     tok_s: float
+    unpack_s: float = 0.0  # seconds that unpacking its quantised weights takes beside that
 
 
 def predict_tok_s(row: Observation, eta: float, layer_s: float) -> float:
     """Tokens per second of *row* under the two constants."""
-    return 1 / (row.read_bytes / (eta * row.bandwidth) + row.layers * layer_s)
+    return 1 / (row.read_bytes / (eta * row.bandwidth) + row.unpack_s + row.layers * layer_s)
 
 
 def log_error(row: Observation, eta: float, layer_s: float) -> float:
@@ -85,3 +88,29 @@ def quantile(values: Sequence[float], q: float) -> float:
     low = math.floor(place)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+
+
+def descend(
+    loss: Callable[[Mapping[str, float]], float],
+    start: Mapping[str, float],
+    *,
+    at_most: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """The constants near *start* with the least *loss*: each in turn is made larger and smaller while that helps.
+
+    Constants stay positive. *at_most* bounds some of them from above. Deterministic, and good enough for a handful
+    of constants whose effects differ; it finds a minimum near the start, not the lowest of all.
+    """
+    bounds = at_most or {}
+    found = dict(start)
+    best = loss(found)
+    for factor in _FACTORS:
+        for name in start:
+            for step in (factor, 1 / factor):
+                while found[name] * step <= bounds.get(name, math.inf):
+                    trial = found | {name: found[name] * step}
+                    reached = loss(trial)
+                    if reached >= best - 1e-9:
+                        break
+                    found, best = trial, reached
+    return found

@@ -1,148 +1,213 @@
-"""The ``Forecast`` noun and the function that makes one."""
+"""The forecast of a plan, and the judge of plans that is made of the same steps.
+
+In: ``ModelSpec``, ``Plan``, ``Machine``, ``Workload``, a ``Calibration`` if there is one. Out: ``Forecast``.
+"""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from terazi.hardware.machine import Machine
 from terazi.memory.settings import llama_cpp_settings
+from terazi.memory.vllm.settings import VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
+from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
-from terazi.performance.power import POWER_SPREAD, kwh_per_mtok
+from terazi.performance.guessing import guessing_of, guessing_words
+from terazi.performance.outlook import Forecast, Interval, faster, slower, widen
+from terazi.performance.power import NO_POWER_OF_CPU
+from terazi.performance.queueing import Load, Served, serve, users_at_slo
+from terazi.performance.speculation import ACCEPTED_SPREAD
 from terazi.performance.timing import Timing
 from terazi.placement.plan import Plan
 
-#: Widening of the interval per doubling of the streams, down and up: dense batches of the table stay within 10 % at
-#: 32 streams; routed experts overlap more than the uniform bound knows, up to 1.9 times as fast at 32.
-_DENSE_WIDEN, _EXPERT_WIDEN = (0.05, 0.05), (0.06, 0.13)
+__all__ = ["Forecast", "Interval", "forecast", "score", "users_within"]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """An 80 % interval around the middle estimate."""
-
-    low: float
-    mid: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What to expect. A ``None`` field can't be known here; ``basis`` says why.
-
-    Units: tokens per second, seconds, watts, kWh and currency per million output tokens.
-    """
-
-    decode_tok_s: Interval  # one stream, mean over the output
-    throughput_tok_s: Interval  # all streams together
-    prefill_tok_s: Interval
-    ttft_s: Interval
-    itl_s: Interval
-    power_w: Interval | None
-    kwh_per_mtok: Interval | None
-    cost_per_mtok: Interval | None
-    basis: tuple[str, ...]
-    schema: str = "terazi.forecast/1"
+#: Widening of the interval per doubling of the streams, down and up: dense batches of the table stay within 16 % at
+#: 32 streams, routed experts within a third.
+_DENSE_WIDEN, _EXPERT_WIDEN = (0.03, 0.02), (0.06, 0.03)
+#: llama-server works prompts in the order they came; clumping as vLLM's is assumed.
+_OWN_PROMPTS, _CLUMPING, _ENTRY_S = 1.0, 0.062, 0.0
 
 
 def forecast(
-    spec: ModelSpec, plan: Plan, machine: Machine, workload: Workload, *, tariff_per_kwh: float | None = None
+    spec: ModelSpec,
+    plan: Plan,
+    machine: Machine,
+    workload: Workload,
+    *,
+    tariff_per_kwh: float | None = None,
+    calibration: Calibration | None = None,
+    accepted: float | None = None,
+    cached: int = 0,
 ) -> Forecast:
     """Speed, latency and energy of *plan* on *machine* under *workload*.
 
-    ``decode_tok_s`` is a stream that runs alone; ``throughput_tok_s`` and ``itl_s`` are for all users at once, each
-    at the mean depth ``prompt + output/2``; ``ttft_s`` is one prompt without a queue and its first decode step.
-
     Args:
         tariff_per_kwh: price of electricity, in the currency that the cost shall have.
+        calibration: what this machine was measured to deliver; its devices narrow the interval.
+        accepted: guessed tokens that are right, of those drafted, where the plan guesses; None is assumed.
+        cached: tokens of the prompt that the prefix cache holds already.
     """
-    model = Timing.of(spec, plan, machine)
+    if isinstance(plan.settings, VllmSettings):
+        from terazi.performance.vllm_forecast import forecast_vllm
+
+        return forecast_vllm(
+            spec,
+            plan,
+            machine,
+            workload,
+            tariff_per_kwh=tariff_per_kwh,
+            calibration=calibration,
+            accepted=accepted,
+            cached=cached,
+        )
+    settings = llama_cpp_settings(plan.settings)
+    model = Timing.of(spec, plan, machine, calibration)
     streams = max(1, min(workload.users, model.resolved.n_seq_max))
     depth = min(workload.prompt + workload.output / 2, float(model.resolved.n_ctx_seq))
     prompt = max(1, min(workload.prompt, model.resolved.n_ctx_seq))
+    known = max(0, min(cached, prompt - 1))
 
     alone = model.step(batch=1, depth=depth)
     together = alone if streams == 1 else model.step(batch=streams, depth=depth)
     alone_spread = model.spread(alone.by_device, DECODE_SPREAD)
-    widen = _EXPERT_WIDEN if spec.expert_count else _DENSE_WIDEN
-    together_spread = _widen(model.spread(together.by_device, DECODE_SPREAD), widen, streams)
-
-    prefill = model.prefill(prompt)
+    prefill = model.prefill(prompt, known)
     prefill_spread = model.spread(prefill.by_device, PREFILL_SPREAD)
-    first = _slower(prefill.seconds, prefill_spread)
-    step = _slower(alone.seconds, alone_spread)
-    ttft = Interval(low=first.low + step.low, mid=first.mid + step.mid, high=first.high + step.high)
-
-    throughput = _faster(streams / together.seconds, together_spread)
     basis = [*model.words()]
-    power = _power(model.power(together), basis)
-    energy = _energy(power, throughput)
-    cost = None
-    if energy is None:
-        basis.append("no cost: the energy isn't known")
-    elif tariff_per_kwh is None:
-        basis.append("no cost: no electricity tariff was given")
-    else:
-        cost = Interval(
-            low=energy.low * tariff_per_kwh, mid=energy.mid * tariff_per_kwh, high=energy.high * tariff_per_kwh
-        )
+    gain_alone = gain = 1.0
+    guessed = guessing_of(spec, plan.bill, settings, model, streams=1, depth=depth, accepted=accepted)
+    if guessed is not None:
+        many = guessing_of(spec, plan.bill, settings, model, streams=streams, depth=depth, accepted=accepted)
+        gain_alone, gain = guessed.gain, many.gain if many is not None else 1.0
+        basis.append(guessing_words(guessed, many, streams, accepted))
+        if accepted is None:
+            alone_spread = alone_spread[0] * ACCEPTED_SPREAD[0], alone_spread[1] * ACCEPTED_SPREAD[1]
+    by = _EXPERT_WIDEN if spec.expert_count else _DENSE_WIDEN
+    together_spread = widen(model.spread(together.by_device, DECODE_SPREAD), by, streams)
+
+    first = slower(prefill.seconds, prefill_spread)
+    step = slower(alone.seconds, alone_spread)
+    ttft = Interval(low=first.low + step.low, mid=first.mid + step.mid, high=first.high + step.high)
+    itl, share = together.seconds, 0.0
+    if workload.users > 1:
+        seen = _served(model, replace(workload, prompt=prompt), workload.users, known)
+        itl, share = seen.tpot_s, seen.prefill_share
+        ttft = slower(seen.ttft_s, prefill_spread)
+
+    throughput = faster(gain * streams / itl, together_spread)
     if spec.expert_count and streams > 1:
-        basis.append("experts that a batch touches: uniform routing, an upper bound")
+        basis.append("experts that a batch touches: popular ones are shared, as three measured models do")
     if workload.users > model.resolved.n_seq_max:
         basis.append(f"{workload.users} users share {model.resolved.n_seq_max} slots; those without one wait")
-    return Forecast(
-        decode_tok_s=_faster(1 / alone.seconds, alone_spread),
+    said = Forecast(
+        decode_tok_s=faster(gain_alone / alone.seconds, alone_spread),
         throughput_tok_s=throughput,
-        prefill_tok_s=_faster(prompt / prefill.seconds, prefill_spread),
+        prefill_tok_s=faster((prompt - known) / prefill.seconds, prefill_spread),
         ttft_s=ttft,
-        itl_s=_slower(together.seconds, together_spread),
-        power_w=power,
-        kwh_per_mtok=energy,
-        cost_per_mtok=cost,
+        itl_s=slower(itl / gain, together_spread),
         basis=tuple(basis),
+        prefill_share=share,
+    )
+    if not machine.devices:  # start-up is part of the product
+        return replace(said, basis=(*said.basis, NO_POWER_OF_CPU))
+    from terazi.performance.watts import with_watts
+
+    return with_watts(spec, plan, machine, workload, said, tariff_per_kwh=tariff_per_kwh)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Steps:
+    """llama.cpp's steps for the closed loop: prompts run by themselves, between the steps of the streams."""
+
+    model: Timing
+
+    def __call__(
+        self, *, streams: int, depth: float, prompt_tokens: float = 0.0, prompt_depth: float = 0.0
+    ) -> float:
+        seconds = self.model.step(batch=streams, depth=depth).seconds if streams else 0.0
+        if prompt_tokens:
+            before = max(0.0, prompt_depth - prompt_tokens / 2)
+            seconds += self.model.prefill(math.ceil(before + prompt_tokens), math.floor(before)).seconds
+        return seconds
+
+
+def _served(model: Timing, workload: Workload, users: int, cached: int = 0) -> Served:
+    load = Load(users=users, prompt=workload.prompt, output=max(1, workload.output), cached=cached)
+    return serve(
+        _Steps(model=model),
+        load,
+        slots=model.resolved.n_seq_max,
+        chunk=max(load.fresh, 1),
+        clumping=_CLUMPING,
+        own_prompts=_OWN_PROMPTS,
+        entry_s=_ENTRY_S,
     )
 
 
-def score(spec: ModelSpec, machine: Machine, workload: Workload) -> Callable[[Plan], float]:
-    """A judge of plans for ``placement.solve``: output tokens per second of the workload, prompts included."""
+def users_within(
+    spec: ModelSpec,
+    plan: Plan,
+    machine: Machine,
+    workload: Workload,
+    *,
+    ttft_s: float | None = None,
+    itl_s: float | None = None,
+    calibration: Calibration | None = None,
+) -> int:
+    """The most users at once that still see the first token within *ttft_s* and each next one within *itl_s*.
+
+    On average, at the middle estimate; 0 if not even one does. The plan's own slots are the most that run at once.
+
+    Args:
+        workload: prompt and output of each; its users don't count.
+        ttft_s, itl_s: limits in seconds; None is no limit.
+    """
+    at: Callable[[int], Served]
+    if isinstance(plan.settings, VllmSettings):
+        from terazi.performance.vllm_forecast import VllmTiming
+
+        timing = VllmTiming.of(
+            spec, plan.settings, machine, length=workload.prompt + workload.output, calibration=calibration
+        )
+
+        def at(users: int) -> Served:
+            return timing.served(Load(users=users, prompt=workload.prompt, output=max(1, workload.output)))
+    else:
+        model = Timing.of(spec, plan, machine, calibration)
+
+        def at(users: int) -> Served:
+            return _served(model, workload, users)
+
+    return users_at_slo(at, ttft_s=ttft_s, itl_s=itl_s)
+
+
+def score(
+    spec: ModelSpec, machine: Machine, workload: Workload, calibration: Calibration | None = None
+) -> Callable[[Plan], float]:
+    """A judge of plans for ``placement.solve``: output tokens per second of the workload, prompts included.
+
+    It takes three steps of the model, and no interval: the solver asks it of many plans.
+    """
 
     def judge(plan: Plan) -> float:
-        said = forecast(spec, plan, machine, workload)
         users, output = max(1, workload.users), max(1, workload.output)
-        waves = -(-users // max(1, llama_cpp_settings(plan.settings).n_parallel or 1))
-        seconds = users * said.ttft_s.mid + waves * output * said.itl_s.mid
-        return users * output / seconds
+        if isinstance(plan.settings, VllmSettings):
+            from terazi.performance.vllm_forecast import VllmTiming
+
+            timing = VllmTiming.of(
+                spec, plan.settings, machine, length=workload.prompt + output, calibration=calibration
+            )
+            seen = timing.served(Load(users=users, prompt=workload.prompt, output=output))
+            return seen.throughput_tok_s * timing.load.replicas
+        model = Timing.of(spec, plan, machine, calibration)
+        slots = max(1, model.resolved.n_seq_max)
+        streams = max(1, min(users, slots))
+        depth = min(workload.prompt + output / 2, float(model.resolved.n_ctx_seq))
+        prompt = max(1, min(workload.prompt, model.resolved.n_ctx_seq))
+        first = model.prefill(prompt).seconds + model.step(batch=1, depth=depth).seconds
+        step = model.step(batch=streams, depth=depth).seconds
+        return users * output / (users * first + -(-users // slots) * output * step)
 
     return judge
-
-
-def _faster(mid: float, spread: tuple[float, float]) -> Interval:
-    return Interval(low=mid * spread[0], mid=mid, high=mid * spread[1])
-
-
-def _slower(mid: float, spread: tuple[float, float]) -> Interval:
-    return Interval(low=mid / spread[1], mid=mid, high=mid / spread[0])
-
-
-def _widen(spread: tuple[float, float], by: tuple[float, float], streams: int) -> tuple[float, float]:
-    doublings = math.log2(streams)
-    return spread[0] * math.exp(-by[0] * doublings), spread[1] * math.exp(by[1] * doublings)
-
-
-def _power(found: tuple[float, float] | str, basis: list[str]) -> Interval | None:
-    if isinstance(found, str):
-        basis.append(found)
-        return None
-    watts, ceiling = found
-    basis.append("power: of the cards alone, from TDP, cap and the share of time that each works")
-    down, up = POWER_SPREAD
-    return Interval(low=watts * down, mid=watts, high=max(watts, min(watts * up, ceiling)))
-
-
-def _energy(power: Interval | None, throughput: Interval) -> Interval | None:
-    if power is None:
-        return None
-    mid = kwh_per_mtok(power.mid, throughput.mid)
-    # a card that is faster than said also draws more: the two errors partly cancel, so only the speed's is kept
-    return Interval(low=mid * throughput.mid / throughput.high, mid=mid, high=mid * throughput.mid / throughput.low)

@@ -14,7 +14,10 @@ from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
+from terazi.performance.calibration import Calibration
+from terazi.performance.collectives import Fabric, fabric_of
 from terazi.performance.efficiency import (
+    PREFILL_SPREAD,
     CardClass,
     Ground,
     Speed,
@@ -24,7 +27,8 @@ from terazi.performance.efficiency import (
 )
 from terazi.performance.links import boundary_s, slot_bytes_per_s
 from terazi.performance.power import Draw, draw
-from terazi.performance.roofline import Rates, decode_step_s, distinct_experts, prefill_s
+from terazi.performance.roofline import SCORE_BYTES, PromptWork, Rates, decode_step_s, prompt_s
+from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
 from terazi.placement.plan import Plan
 
@@ -53,16 +57,20 @@ class Timing:
     traffic: Mapping[str, DeviceTraffic]
     speeds: Mapping[str, Speed]
     draws: Mapping[str, Draw | None]
+    fabric: Fabric | None = None  # between devices that every layer is cut over
 
     @classmethod
-    def of(cls, spec: ModelSpec, plan: Plan, machine: Machine) -> "Timing":
+    def of(cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: Calibration | None = None) -> "Timing":
         settings = llama_cpp_settings(plan.settings)
         resolved = resolve(spec, settings, machine.devices)
-        load = traffic(spec, settings, resolved, plan.bill, machine.host.isa)
+        load = dict(traffic(spec, settings, resolved, plan.bill, machine.host.isa))
+        cut = tuple(d.id for d in resolved.cut)
+        if len(cut) > 1:
+            whole = load.pop(cut[0])
+            given = settings.tensor_split[: len(cut)] or (1.0,) * len(cut)
+            load |= {name: whole.cut(name, part / sum(given)) for name, part in zip(cut, given, strict=True)}
         by_id: dict[str, Device] = {d.id: d for d in machine.devices}
-        speeds = {
-            name: speed_of_device(by_id[name]) if name in by_id else speed_of_host(machine.host) for name in load
-        }
+        speeds = {name: _speed(name, by_id.get(name), machine, calibration) for name in load}
         draws = {name: draw(by_id[name], speeds[name].card_class) for name in load if name in by_id}
         return cls(
             spec=spec,
@@ -72,6 +80,7 @@ class Timing:
             traffic=load,
             speeds=speeds,
             draws=draws,
+            fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
         )
 
     def rates(self, name: str) -> Rates:
@@ -79,13 +88,18 @@ class Timing:
         rates = self.speeds[name].rates
         limit = self.draws.get(name)
         slow = limit.speed if limit is not None else 1.0
-        return Rates(bandwidth=rates.bandwidth * slow, flops=rates.flops * slow, efficiency=rates.efficiency)
+        return rates._replace(bandwidth=rates.bandwidth * slow, flops=rates.flops * slow)
 
-    def step(self, *, batch: int, depth: float) -> Timed:
-        """One decode step for *batch* streams, each *depth* tokens deep."""
+    def step(self, *, batch: int, depth: float, checked: int = 0) -> Timed:
+        """One decode step for *batch* streams, each *depth* tokens deep.
+
+        Args:
+            checked: guessed tokens of each stream that the step checks beside the one it makes.
+        """
+        tokens = batch * (1 + checked)
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
-            touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, batch)
+            touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, tokens)
             experts = t.expert_bytes * (touched / self.spec.expert_count if self.spec.expert_count else 1.0)
             parts[name] = decode_step_s(
                 self.rates(name),
@@ -93,57 +107,81 @@ class Timing:
                 kv_bytes=batch * t.kv_bytes(depth),
                 layers=t.layers,
                 flops_per_token=t.flops_per_token,
-                batch=batch,
+                batch=tokens,
+                packed_weights=t.packed_weights,
+                hidden=self.spec.embedding_length,
             )
         hops = sum(
-            boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=batch)
+            boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=tokens)
             for a, b in boundaries(self.resolved)
         )
-        return Timed(sum(parts.values()) + hops, parts)
+        return Timed(self._together(parts, tokens) + hops, parts)
 
-    def prefill(self, tokens: int) -> Timed:
-        """A whole prompt of one stream, with an empty cache."""
-        micro = max(1, min(self.resolved.n_ubatch, tokens))
-        batches = -(-tokens // micro)
+    def _together(self, parts: Mapping[str, float], tokens: int) -> float:
+        """Seconds of devices one after another; of those that share every layer the slowest, and their sums."""
+        if self.fabric is None:
+            return sum(parts.values())
+        cut = [d.id for d in self.resolved.cut]
+        sums = 2 * self.spec.block_count
+        reduce_s = self.fabric.all_reduce_s(tokens * self.spec.embedding_length * 4, len(cut))
+        rest = sum(seconds for name, seconds in parts.items() if name not in cut)
+        return max(parts[name] for name in cut) + rest + sums * reduce_s
+
+    def prefill(self, tokens: int, cached: int = 0) -> Timed:
+        """A whole prompt of one stream, of which the first *cached* tokens are in the cache already."""
+        fresh = max(1, tokens - cached)
+        micro = max(1, min(self.resolved.n_ubatch, fresh))
+        batches = -(-fresh // micro)
         heads = max(self.spec.head_count, default=0)
         per_pair = 2.0 * heads * (self.spec.key_length + self.spec.value_length)
+        touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, micro)
+        share = touched / self.spec.expert_count if self.spec.expert_count else 1.0
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
-            touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, micro)
-            experts = t.expert_bytes * (touched / self.spec.expert_count if self.spec.expert_count else 1.0)
-            read = t.dense_bytes + experts
-            flops = t.flops_per_token * tokens + t.attention_flops(tokens, per_pair)
-            parts[name] = prefill_s(
-                self.rates(name),
-                flops=flops,
-                read_bytes_per_batch=read,
-                kv_bytes=0.0,
-                layers=t.layers,
+            pairs = (t.pairs(tokens) - (t.pairs(cached) if cached else 0.0)) * self._share(name)
+            work = PromptWork(
+                tokens=fresh,
                 batches=batches,
+                layers=t.layers,
+                hidden=self.spec.embedding_length,
+                flops=(t.flops_per_token - t.expert_flops) * fresh + pairs * per_pair,
+                expert_flops=t.expert_flops * fresh,
+                read_bytes=t.dense_bytes + share * t.expert_bytes,
+                packed_weights=t.packed_dense + share * t.packed_experts,
+                score_bytes=0.0 if self.resolved.flash_attn else SCORE_BYTES * heads * pairs,
             )
             if name == HOST and self._computed_on_card(micro):
-                parts[name] = self._streamed_s(read, flops, t.layers, batches)
+                parts[name] = self._streamed_s(work)
+            else:
+                parts[name] = prompt_s(self.rates(name), work)
         hops = sum(
             boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=micro)
             for a, b in boundaries(self.resolved)
         )
-        serial = sum(parts.values()) + batches * hops
+        serial = batches * (self._together({n: s / batches for n, s in parts.items()}, micro) + hops)
         if not self.resolved.pipeline or batches == 1:
             return Timed(serial, parts)
         stages = [s / batches for s in parts.values()]
         ideal = sum(stages) + hops + (batches - 1) * max(stages)
         return Timed(min(serial, OVERLAP * ideal + (1 - OVERLAP) * serial), parts)
 
+    def _share(self, name: str) -> float:
+        """The share of every layer that lies on a device; 1 where layers are whole."""
+        if self.fabric is None or not any(d.id == name for d in self.resolved.cut):
+            return 1.0
+        mine = self.traffic[name].flops_per_token
+        return mine / sum(self.traffic[d.id].flops_per_token for d in self.resolved.cut)
+
     def _computed_on_card(self, micro: int) -> bool:
         cards = self.resolved.devices
         return bool(cards) and self.op_offload and micro >= OFFLOAD_BATCH and not cards[0].unified_memory
 
-    def _streamed_s(self, read_bytes: float, flops: float, layers: int, batches: int) -> float:
+    def _streamed_s(self, work: PromptWork) -> float:
         """Host layers of a large batch: their weights cross the first card's slot once a micro-batch."""
         first = self.resolved.devices[0]
         rates = self.rates(first.id) if first.id in self.speeds else speed_of_device(first).rates
-        wire = batches * read_bytes / slot_bytes_per_s(first)
-        return wire + flops / (rates.efficiency.compute * rates.flops) + batches * layers * rates.efficiency.layer_s
+        wire = work.batches * work.read_bytes / slot_bytes_per_s(first)
+        return wire + prompt_s(rates, work._replace(read_bytes=0.0, packed_weights=0.0))
 
     def spread(
         self, parts: Mapping[str, float], table: Mapping[Ground, tuple[float, float]]
@@ -153,8 +191,11 @@ class Timing:
         beyond = math.log(small_model_factor(self.read_bytes()))
         low = high = 0.0
         for name, seconds in parts.items():
-            down, up = table[self.speeds[name].ground]
-            extra = 0.0 if self.speeds[name].card_class is CardClass.CPU else beyond
+            speed = self.speeds[name]
+            own = speed.prefill_spread if table is PREFILL_SPREAD else speed.decode_spread
+            down, up = own or table[speed.ground]
+            known = speed.card_class is CardClass.CPU or speed.ground is Ground.CALIBRATED
+            extra = 0.0 if known else beyond
             low += seconds / total * (math.log(down) - extra)
             high += seconds / total * (math.log(up) + extra)
         return math.exp(low), math.exp(high)
@@ -169,17 +210,15 @@ class Timing:
         said = dict.fromkeys(self.speeds[name].words for name, t in self.traffic.items() if t.flops_per_token)
         counted = len(boundaries(self.resolved)) - 1
         hops = (f"{counted} hand-over{'s' * (counted > 1)} between devices a token",) if counted > 0 else ()
+        if self.fabric is not None:
+            hops = (f"every layer on {len(self.resolved.cut)} devices, which sum up over {self.fabric.wire}",)
         if small_model_factor(self.read_bytes()) > 1 and self.draws:
             hops = (*hops, "a smaller model than any that was measured on a card, so the interval is wider")
         return (*said, *hops, "roofline: active weights and cache over bandwidth, plus a cost per layer")
 
-    def power(self, timed: Timed) -> tuple[float, float] | str:
-        """Average watts of the cards during *timed*, and the sum of their caps; or why it can't be known."""
-        if not self.draws:
-            return "no power: no figure for this CPU"
-        missing = [name for name, d in self.draws.items() if d is None]
-        if missing:
-            return f"no power: the TDP of {', '.join(missing)} isn't known"
-        known = {name: d for name, d in self.draws.items() if d is not None}
-        watts = sum(d.watts(timed.by_device[name] / timed.seconds) for name, d in known.items())
-        return watts, sum(d.limit_w for d in known.values())
+
+def _speed(name: str, device: Device | None, machine: Machine, calibration: Calibration | None) -> Speed:
+    if device is None:
+        found = calibration.device(HOST, machine.host.cpu_name or "CPU") if calibration is not None else None
+        return speed_of_host(machine.host, found)
+    return speed_of_device(device, calibration.device(name, device.name) if calibration is not None else None)

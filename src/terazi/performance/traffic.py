@@ -39,6 +39,9 @@ class DeviceTraffic(NamedTuple):
         dense_bytes: weights that every step reads.
         expert_bytes: weights of all routed experts here; a step reads those that it touches.
         flops_per_token: two per weight element that a token multiplies with.
+        expert_flops: those of them that are with routed experts.
+        packed_weights: quantised weights that one token multiplies with.
+        packed_experts: all quantised weights of routed experts here.
         caches: the cache rows here.
         state_bytes: recurrent state of one stream, read and written each step.
     """
@@ -50,19 +53,42 @@ class DeviceTraffic(NamedTuple):
     flops_per_token: float
     caches: tuple[CacheRows, ...]
     state_bytes: float
+    expert_flops: float = 0.0
+    packed_weights: float = 0.0
+    packed_experts: float = 0.0
 
     def kv_bytes(self, depth: float) -> float:
         """Bytes that one stream's next token reads here when its context holds *depth* tokens."""
         rows = sum(c.row_bytes * (depth if c.window is None else min(depth, c.window)) for c in self.caches)
         return rows + 2 * self.state_bytes
 
-    def attention_flops(self, tokens: int, flops_per_pair: float) -> float:
-        """Operations of causal attention over a whole prompt of *tokens* tokens."""
-        pairs = sum(
+    def pairs(self, tokens: int) -> float:
+        """Pairs of a token and one that it attends to, over a prompt of *tokens* tokens and all caches here."""
+        return sum(
             tokens * tokens / 2 if c.window is None or tokens <= c.window else tokens * c.window - c.window**2 / 2
             for c in self.caches
         )
-        return pairs * flops_per_pair
+
+    def cut(self, device: str, share: float) -> "DeviceTraffic":
+        """The *share* of it that lies on *device* when every layer is cut over several (``-sm tensor``)."""
+        return DeviceTraffic(
+            device=device,
+            layers=self.layers,
+            dense_bytes=self.dense_bytes * share,
+            expert_bytes=self.expert_bytes * share,
+            flops_per_token=self.flops_per_token * share,
+            caches=tuple(CacheRows(c.row_bytes * share, c.window) for c in self.caches),
+            state_bytes=self.state_bytes * share,
+            expert_flops=self.expert_flops * share,
+            packed_weights=self.packed_weights * share,
+            packed_experts=self.packed_experts * share,
+        )
+
+    @property
+    def packed_dense(self) -> float:
+        """Quantised weights here that aren't routed experts'."""
+        used = self.expert_flops / 2
+        return max(0.0, self.packed_weights - (used if self.packed_experts else 0.0))
 
 
 def traffic(
@@ -72,6 +98,9 @@ def traffic(
     dense: dict[str, float] = {}
     expert: dict[str, float] = {}
     flops: dict[str, float] = {}
+    routed_flops: dict[str, float] = {}
+    packed: dict[str, float] = {}
+    packed_experts: dict[str, float] = {}
     tied = not any(t.name == "output.weight" for t in spec.tensors)
     used_share = spec.expert_used_count / spec.expert_count if spec.expert_count else 1.0
     last_block = spec.block_count - skipped_blocks(spec)
@@ -84,7 +113,14 @@ def traffic(
         into[device] = into.get(device, 0.0) + tensor.n_bytes
         if len(tensor.shape) > 1:
             share = used_share if routed else 1.0
-            flops[device] = flops.get(device, 0.0) + 2 * share * math.prod(tensor.shape)
+            elements = math.prod(tensor.shape)
+            flops[device] = flops.get(device, 0.0) + 2 * share * elements
+            if routed:
+                routed_flops[device] = routed_flops.get(device, 0.0) + 2 * share * elements
+            if tensor.n_bytes < elements:  # less than eight bits a weight
+                packed[device] = packed.get(device, 0.0) + share * elements
+                if routed:
+                    packed_experts[device] = packed_experts.get(device, 0.0) + elements
     if tied:
         output = resolved.layer_devices[-1]
         for tensor in spec.tensors:
@@ -110,6 +146,9 @@ def traffic(
             flops_per_token=flops.get(name, 0.0),
             caches=tuple(caches.get(name, ())),
             state_bytes=state.get(name, 0.0),
+            expert_flops=routed_flops.get(name, 0.0),
+            packed_weights=packed.get(name, 0.0),
+            packed_experts=packed_experts.get(name, 0.0),
         )
         for name in names
     }

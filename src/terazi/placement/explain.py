@@ -1,13 +1,21 @@
 """Says in sentences why the layers are where they are. Each sentence carries the number that decided it."""
 
+from collections.abc import Container
+
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.placement.judge import Judged
 from terazi.units import format_bytes
 
+#: Settings that say which devices share the layers, and how.
+_SPREADING = ("devices", "tensor_split", "split_mode", "main_gpu")
 
-def explain_layout(machine: Machine, judged: Judged) -> list[str]:
-    """Sentences about the devices in use, those left out, and what stays in RAM."""
+
+def explain_layout(machine: Machine, judged: Judged, asked: Container[str] = ()) -> list[str]:
+    """Sentences about the devices in use, those left out, and what stays in RAM.
+
+    *asked* names the settings that somebody else chose: of what follows from them no other reason is given.
+    """
     owners = judged.resolved.layer_devices
     total = len(owners)
     if not machine.devices:
@@ -36,12 +44,15 @@ def explain_layout(machine: Machine, judged: Judged) -> list[str]:
             f"{n} layer{'s' * (n > 1)} on {name} ({format_bytes(held[name].total_bytes)})"
             for name, n in counts.items()
         )
-        lead = "" if in_ram else "No card holds all of it: "
+        chosen = in_ram or any(name in asked for name in _SPREADING)
+        lead = "" if chosen else "No card holds all of it: "
         said.append(f"{lead}{parts}; {total} in all, the output being one.")
     if in_ram:
+        layers = judged.settings.n_gpu_layers
+        why = f"as -ngl {layers} says" if "n_gpu_layers" in asked else "the cards have no room for one more"
         said.append(
-            f"{in_ram} of {total} layers stay in RAM: the cards have no room for one more,"
-            f" and the CPU computes them ({format_bytes(held[HOST].total_bytes)} of RAM)."
+            f"{in_ram} of {total} layers stay in RAM: {why}, and the CPU computes them"
+            f" ({format_bytes(held[HOST].total_bytes)} of RAM)."
         )
     if judged.settings.n_cpu_moe:
         said.append(
@@ -50,10 +61,10 @@ def explain_layout(machine: Machine, judged: Judged) -> list[str]:
         )
     unused = [name for name in by_id if name not in counts and all(d.id != name for d in cut)]
     if unused:
-        said.append(
-            f"{', '.join(unused)} left unused: the plan would be slower with"
-            f" {'it' if len(unused) == 1 else 'them'}, or no faster."
-        )
+        settled = any(name in asked for name in (*_SPREADING, "n_gpu_layers"))
+        them = "it" if len(unused) == 1 else "them"
+        why = "as asked" if settled else f"the plan would be slower with {them}, or no faster"
+        said.append(f"{', '.join(unused)} left unused: {why}.")
     return said
 
 

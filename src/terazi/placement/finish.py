@@ -92,7 +92,12 @@ def _distinct(rejected: Sequence[Rejected]) -> tuple[Rejected, ...]:
 def plan_of(search: Search, workload: Workload, judged: Judged, reasons: Sequence[str] = ()) -> Plan:
     judged, growth = _plan_growth(search, judged)
     settings = judged.settings
-    said = [*reasons, *_slots_reason(settings, judged), *explain_layout(search.machine, judged), *growth]
+    said = [
+        *reasons,
+        *_slots_reason(settings, judged),
+        *explain_layout(search.machine, judged, search.pins),
+        *growth,
+    ]
     kv = sum(s.kv_bytes for s in judged.shares)
     if kv:
         kind = settings.type_k if settings.type_k == settings.type_v else f"{settings.type_k}/{settings.type_v}"

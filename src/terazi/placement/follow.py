@@ -17,6 +17,8 @@ from terazi.placement.identity import plan_id
 from terazi.placement.judge import growth_reason, judge, memlock_reason
 from terazi.placement.plan import Plan, Refusal
 
+#: Where the layers lie is the command's, or the engine's, choice.
+_LAYOUT = frozenset({"n_gpu_layers", "devices", "tensor_split", "split_mode", "main_gpu"})
 #: What an alternative to a command line may change; everything else that differs from the default stays pinned.
 _NEGOTIABLE = frozenset({"n_ctx", "n_parallel", "n_ubatch", "type_k", "type_v", "cache_ram_mib", "ctx_checkpoints"})
 
@@ -51,10 +53,11 @@ def follow(
             verdict=judged.verdict,
             devices=judged.shares,
             bill=judged.bill,
-            reasons=(*explain_layout(machine, judged), *warnings, *judged.bill.reasons),
+            reasons=(*explain_layout(machine, judged, _LAYOUT), *warnings, *judged.bill.reasons),
         )
     # a command line that fits spares these imports
     from terazi.placement.refuse import refuse
+    from terazi.placement.scales import Scales
     from terazi.placement.search import Search
 
     default = LlamaCppSettings()
@@ -63,7 +66,14 @@ def follow(
         for f in fields(settings)
         if f.name not in _NEGOTIABLE and getattr(settings, f.name) != getattr(default, f.name)
     }
-    search = Search(spec=spec, machine=machine, capacity=capacity, pins=pins, companions=companions)
+    search = Search(
+        spec=spec,
+        machine=machine,
+        capacity=capacity,
+        pins=pins,
+        scales=Scales(machine.host.isa),
+        companions=companions,
+    )
     # alternatives are said with the figures that the engine would have used, not with "default"
     explicit = replace(
         settings,

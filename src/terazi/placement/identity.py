@@ -1,11 +1,15 @@
 """The id that joins a prediction with its measurement: a short hash of model, machine and settings."""
 
-from hashlib import sha256
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import Machine
 from terazi.memory.companion import Companion
 from terazi.memory.settings import EngineSettings
 from terazi.models.spec import ModelSpec
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
 
 _HEX_DIGITS = 12
 
@@ -18,7 +22,7 @@ def plan_id(
     The model counts by its tensors (names, types, bytes), not by its path, and the machine by its parts, not by its
     name or load, so a moved file or a reboot keeps the id and a requantised file or another card changes it.
     """
-    digest = sha256()
+    digest = _sha256()
     for part, model in (("", spec), *((companion.part, companion.spec) for companion in companions)):
         digest.update(part.encode())
         for tensor in model.tensors:
@@ -31,3 +35,14 @@ def plan_id(
     # a dataclass of numbers, texts and tuples: its repr is its value
     digest.update(repr(settings).encode())
     return digest.hexdigest()[:_HEX_DIGITS]
+
+
+def _sha256() -> "_Hash":
+    """SHA-256 of the interpreter itself: ``hashlib`` loads OpenSSL first, a twentieth of the whole start-up."""
+    for module in ("_sha2", "_sha256", "hashlib"):  # from Python 3.12 on; 3.11; a Python that has neither
+        try:
+            made: _Hash = import_module(module).sha256()
+        except ImportError:
+            continue
+        return made
+    raise AssertionError("hashlib is always there")

@@ -4,7 +4,7 @@ In: ``ModelSpec``, ``Machine``, complete settings. Out: ``Judged``. Search and c
 nothing else decides whether something fits.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Machine
 from terazi.memory.bill import HOST, Bill, Memory, Term
@@ -17,6 +17,9 @@ from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.plan import DeviceShare, Shortfall, Verdict
 from terazi.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from terazi.memory.llama_cpp.scale import Scale
 
 
 class Judged(NamedTuple):
@@ -51,14 +54,21 @@ def judge(
     settings: LlamaCppSettings,
     capacity: Capacity,
     companions: tuple[Companion, ...] = (),
+    *,
+    scale: "Scale | None" = None,
 ) -> Judged:
     """Weigh *settings*, with what is loaded beside the model, and hold them against *capacity*.
+
+    A search hands its *scale* of this model on this machine.
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
     """
     resolved = resolve(spec, settings, machine.devices)
-    bill = weigh(spec, settings, machine.devices, machine.host.isa, companions)
+    if scale:
+        bill = scale.weigh(settings, companions)
+    else:
+        bill = weigh(spec, settings, machine.devices, machine.host.isa, companions)
     names = {d.id: d.name for d in machine.devices}
     # the bill may name a device that the machine hasn't (an override's buffer): nothing fits there
     strangers = [d for d in bill.devices() if d != HOST and d not in names]

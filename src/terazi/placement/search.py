@@ -26,6 +26,7 @@ from terazi.placement.judge import Judged, judge
 from terazi.placement.layout import Layout, Role, alone, holds, spread
 from terazi.placement.pace import Pace, active_bytes, by_bandwidth
 from terazi.placement.plan import Rejected
+from terazi.placement.scales import Scales
 from terazi.placement.sums import Space, place, role_of, survey
 from terazi.units import format_bytes
 
@@ -71,6 +72,7 @@ class Search:
     machine: Machine
     capacity: Capacity
     pins: Mapping[str, object]
+    scales: Scales
     companions: tuple[Companion, ...] = ()
     appraiser: Appraiser | None = None
     ledger: _Ledger = field(default_factory=_Ledger, repr=False, compare=False)
@@ -199,7 +201,8 @@ class Search:
     def weigh(self, settings: LlamaCppSettings) -> Judged:
         """One complete configuration against the real budget."""
         self.ledger.blocks += self.spec.block_count
-        return judge(self.spec, self.machine, settings, self.capacity, self.companions)
+        scale = self.scales.again(self.spec, self.machine.devices)
+        return judge(self.spec, self.machine, settings, self.capacity, self.companions, scale=scale)
 
     def seconds(self, settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Counts) -> float:
         """What a layout takes as the sum of its layers' times."""
@@ -218,8 +221,16 @@ class Search:
         return total + pace.output_s[last]
 
     def _survey(self, settings: LlamaCppSettings, devices: tuple[Device, ...], *, partial: bool) -> Space:
-        pace = self._pace(settings)
-        return survey(self.spec, self.machine, devices, settings, self.capacity, pace=pace, partial=partial)
+        return survey(
+            self.spec,
+            self.machine,
+            devices,
+            settings,
+            self.capacity,
+            pace=self._pace(settings),
+            partial=partial,
+            scales=self.scales,
+        )
 
     def _pace(self, settings: LlamaCppSettings) -> Pace:
         # what changes how fast a layer is; the context only changes how much a stream may read

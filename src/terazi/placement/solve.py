@@ -19,6 +19,7 @@ from terazi.placement.finish import Candidate, finish, plan_of
 from terazi.placement.judge import Judged
 from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.polish import FEW, polish
+from terazi.placement.scales import Scales
 from terazi.placement.search import Found, Search, largest
 from terazi.units import pad
 
@@ -63,7 +64,14 @@ def solve(
     """
     pins = checked_pins(pins)
     appraiser = ByScore(score) if callable(score) else score
-    search = Search(spec=spec, machine=machine, capacity=capacity_of(machine), pins=pins, appraiser=appraiser)
+    search = Search(
+        spec=spec,
+        machine=machine,
+        capacity=capacity_of(machine),
+        pins=pins,
+        scales=Scales(machine.host.isa),
+        appraiser=appraiser,
+    )
     base = base_settings(workload, pins)
     reasons: list[str] = []
     settings, found = _with_context(search, base, workload, reasons)

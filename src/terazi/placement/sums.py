@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
-from terazi.memory.llama_cpp.bill import weigh
 from terazi.memory.llama_cpp.blocks import recurrent_blocks, trunk_length
 from terazi.memory.llama_cpp.buffers import CUDA_LIKE, allocation_bytes, backend_of
 from terazi.memory.llama_cpp.cache_rules import window_layers
@@ -25,6 +24,7 @@ from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.layout import Role, Room
 from terazi.placement.pace import Pace, active_bytes, running_ns
+from terazi.placement.scales import Scales
 
 #: Devices of a trial with several: one first, one in the middle, one last.
 _TRIAL_DEVICES = 3
@@ -102,11 +102,12 @@ def survey(
     *,
     pace: Pace,
     partial: bool,
+    scales: Scales,
 ) -> Space:
     """The search space for *settings*. *partial*: some layers stay on the host, which changes compute buffers."""
-    twin = short_twin(spec)
+    twin = scales.twin(spec, short_twin)
     trial_settings = replace(settings, n_cpu_moe=min(settings.n_cpu_moe, twin.block_count))
-    fixed, host_fixed = _beside_layers(twin, machine, devices, trial_settings, partial=partial)
+    fixed, host_fixed = _beside_layers(twin, machine, devices, trial_settings, partial=partial, scales=scales)
     whole: dict[tuple[str, bool], Sequence[int]] = {}
     for device in devices:
         if _kind(device) not in whole:
@@ -187,19 +188,20 @@ def _beside_layers(
     settings: LlamaCppSettings,
     *,
     partial: bool,
+    scales: Scales,
 ) -> tuple[_Fixed, int]:
     """What a device holds beside its layers and its driver context, and the same for the host."""
     several, one = dict.fromkeys(Role, 0), dict.fromkeys(Role, 0)
     layers = twin.block_count + 1
     if not devices:
-        return (several, one), _trial(twin, machine, (), settings, ())[1]
+        return (several, one), _trial(twin, machine, (), settings, (), scales=scales)[1]
     left = layers - (1 if partial and layers > 2 else 0)
     host = 0
 
     def hold(counts: Sequence[int], roles: Sequence[Role]) -> None:
         nonlocal host
         used = devices[: len(counts)]
-        found, on_host = _trial(twin, machine, used, settings, counts)
+        found, on_host = _trial(twin, machine, used, settings, counts, scales=scales)
         host = max(host, on_host)
         for role, count, size in zip(roles, counts, found, strict=True):
             into = one if count == 1 else several
@@ -230,9 +232,11 @@ def _trial(
     devices: tuple[Device, ...],
     settings: LlamaCppSettings,
     counts: Sequence[int],
+    *,
+    scales: Scales,
 ) -> tuple[list[int], int]:
     placed = place(settings, devices, counts) if devices else settings
-    bill = weigh(twin, placed, devices, machine.host.isa)
+    bill = scales.of(twin, devices).weigh(placed)
     at = start = twin.block_count + 1 - sum(counts)
     left = []
     for device, count in zip(devices, counts, strict=True):

@@ -43,7 +43,30 @@ class EnginesTable(_Table):
 class PowerTable(_Table):
     """``[power]``."""
 
-    price_per_kwh: float | None = Field(default=None, ge=0, description="Price of electricity, for the cost.")
+    price_per_kwh: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="Price of electricity, for the cost."
+    )
+    currency: str = Field(default="USD", min_length=1, max_length=8, description="What prices are in.")
+    psu_w: float | None = Field(default=None, gt=0, description="Rating of the power supply, in watts.")
+    psu_atx3: bool = Field(default=False, description="Whether it is an ATX 3.x supply, which bears spikes.")
+    psu_efficiency: float | None = Field(
+        default=None, gt=0.5, le=1, description="Share of the wall's power that it gives; else 80 PLUS Gold."
+    )
+    host_idle_w: float | None = Field(default=None, ge=0, description="The computer without its cards, idle.")
+    host_load_w: float | None = Field(default=None, ge=0, description="The same while it serves.")
+    duty: float = Field(default=0.25, gt=0, le=1, description="Share of the month that the machine works.")
+
+
+class PricesTable(_Table):
+    """``[prices]``."""
+
+    file: str | None = Field(default=None, description="Your own rows over the packaged ones.")
+    exchange_rate: float | None = Field(
+        default=None, gt=0, description="What one USD costs in power.currency; the packaged prices are in USD."
+    )
+    hardware: float | None = Field(default=None, ge=0, description="What the whole machine cost; 0 if it is paid.")
+    months: int = Field(default=36, ge=1, le=240, description="Over which it is written off.")
+    residual: float = Field(default=0.2, ge=0, lt=1, description="Share of its price that is left then.")
 
 
 class Config(_Table):
@@ -52,6 +75,7 @@ class Config(_Table):
     service: ServiceTable = ServiceTable()
     engines: EnginesTable = EnginesTable()
     power: PowerTable = PowerTable()
+    prices: PricesTable = PricesTable()
 
 
 def load_config(path: str | None = None) -> Config:
@@ -83,4 +107,5 @@ def _read(path: Path) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UsageError(f"{path}: {place}: {first['msg']}", hint=hint) from error
+        why = "there is no such key" if first["type"] == "extra_forbidden" else first["msg"]
+        raise UsageError(f"{path}: {place}: {why}", hint=hint) from error

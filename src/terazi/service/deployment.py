@@ -29,6 +29,8 @@ from terazi.supervisor.runner import EngineRunner
 from terazi.telemetry.reconciliation import ProcessMemory, Reconciliation, to_json
 
 _PART = re.compile(r"-\d{5}-of-\d{5}$")
+#: The engine leaves the first token of an answer out of its time, so the token that proved it ready took none.
+_MEASURABLE_S = 0.01
 _UNNAMEABLE = re.compile(r"[,\s-]*[,\s][,\s-]*")
 
 
@@ -202,7 +204,8 @@ def live_figures(props: str | None, slots: str | None, metrics: str | None) -> d
         ("prefill_tok_s", "prompt_tokens", "prompt_s"),
     ):
         said[tokens] = counts.get(tokens)
-        said[name] = counts[tokens] / counts[seconds] if counts.get(seconds) and tokens in counts else None
+        long_enough = counts.get(seconds, 0.0) >= _MEASURABLE_S and tokens in counts
+        said[name] = counts[tokens] / counts[seconds] if long_enough else None
     return said
 
 

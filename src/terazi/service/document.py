@@ -54,10 +54,19 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "total_bytes": outcome.bill.total_bytes,
         },
         "forecast": None if weighing.forecast is None else dataclasses.asdict(weighing.forecast),
+        "power": _power(weighing),
         "refusal": _refusal(outcome) if isinstance(outcome, Refusal) else None,
         "notes": list(weighing.notes),
         "verification": _verification(weighing),
     }
+
+
+def _power(weighing: Weighing) -> dict[str, Any] | None:
+    if weighing.power is None:
+        return None
+    from terazi.service.power import to_json
+
+    return to_json(weighing.power)
 
 
 def _verification(weighing: Weighing) -> dict[str, object] | None:

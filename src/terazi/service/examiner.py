@@ -6,7 +6,6 @@ accelerators included, since the stand-ins are on this host too.
 """
 
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +26,7 @@ from terazi.memory.llama_cpp.estimate import estimate
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.models.sources.headers import HeaderBytes, write_twin
+from terazi.service.scratch import scratch_folder
 from terazi.service.verification import Asked, Verification
 from terazi.service.weighing import Weighing
 from terazi.supervisor.asking import ask, stand_ins
@@ -96,7 +96,7 @@ class Examiner:
                 f"{self._binary.path} to stand in for them"
             )
         else:
-            with tempfile.TemporaryDirectory(prefix="terazi-verify-") as folder:
+            with scratch_folder() as folder:
                 twin = write_twin(self._spec, folder, self._header)
                 beside = []
                 for number, companion in enumerate(self._companions):

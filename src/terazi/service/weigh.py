@@ -7,7 +7,7 @@ engine's own lies in ``weigh_llama_cpp`` and its siblings.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from terazi.errors import UsageError
+from terazi.errors import ModelFileError, UsageError
 from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
@@ -41,16 +41,21 @@ def _read_saved(path: str) -> Machine:
     import json
 
     from terazi.hardware.saved import machine_from_json
+    from terazi.models.gguf_window import display
+    from terazi.models.sources.files import read_whole
 
     hint = "save one with: terazi weigh demo --json, under `machine`"
     try:
-        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - pathlib costs start-up time here
-            text = file.read(_MACHINE_FILE_LIMIT + 1)
-        if len(text) > _MACHINE_FILE_LIMIT:
-            raise UsageError(f"{path} is too large to be a saved machine", hint=hint)
-        document = json.loads(text)
-    except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path} can't be read as a saved machine: {error}", hint=hint) from error
+        data = read_whole(path, _MACHINE_FILE_LIMIT)
+    except (ModelFileError, UsageError) as error:
+        raise UsageError(error.message, hint=hint) from error
+    if len(data) > _MACHINE_FILE_LIMIT:
+        raise UsageError(f"{display(path)} is too large to be a saved machine", hint=hint)
+    try:
+        document = json.loads(data.decode())
+        json.dumps(document, ensure_ascii=False).encode()  # half a character can't be shown or hashed
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{display(path)} can't be read as a saved machine: {error}", hint=hint) from error
     if isinstance(document, dict) and document.get("schema") == "terazi.weighing/1":
         document = document.get("machine")
     return machine_from_json(document)
@@ -87,12 +92,11 @@ def weigh_model(
         return _with_engines(weigh(argument, machine, workload, pins, price_per_kwh=price_per_kwh))
     spec = load_model(argument)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
-        # what was asked for is longer than what would be chosen
-        workload = dataclasses.replace(workload, context=workload.prompt + workload.output)
+        workload = _for_short_model(workload, spec.context_length)
     if (engine or usual_engine(spec)) == "vllm":
         from terazi.service import weigh_vllm
 
-        return _with_engines(weigh_vllm.weigh_spec(spec, machine, workload, pins))
+        return _with_engines(weigh_vllm.weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh))
     from terazi.service.weigh_llama_cpp import weigh_spec
 
     return _with_engines(weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh))
@@ -105,6 +109,20 @@ def _with_engines(weighing: Weighing) -> Weighing:
         return weighing
     others = engines_not_taken(weighing.spec, plan.engine, plan.workload.users)
     return dataclasses.replace(weighing, outcome=dataclasses.replace(plan, rejected=(*plan.rejected, *others)))
+
+
+def _for_short_model(workload: Workload, length: int) -> Workload:
+    """*workload* for a model of *length* tokens, which is less than its prompt and answer.
+
+    The usual lengths are nobody's wish, and give way; asked for, they come before its length.
+    """
+    usual = Workload()
+    if (workload.prompt, workload.output) != (usual.prompt, usual.output):
+        return dataclasses.replace(workload, context=workload.prompt + workload.output)
+    output = max(1, length // 4)
+    return dataclasses.replace(
+        workload, prompt=max(1, min(usual.prompt, length - output)), output=min(output, usual.output)
+    )
 
 
 def _is_modelfile(argument: str) -> bool:
@@ -137,7 +155,7 @@ def weigh_command(
         return weigh_ollama.weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
     from terazi.service import weigh_vllm
 
-    return weigh_vllm.weigh_words(spoken, machine, prompt=prompt, output=output)
+    return weigh_vllm.weigh_words(spoken, machine, prompt=prompt, output=output, price_per_kwh=price_per_kwh)
 
 
 def split_command_line(line: str) -> list[str]:

@@ -8,9 +8,8 @@ from terazi.errors import RefusedError, UsageError
 from terazi.hardware.machine import Basis, Device, Figure, Machine
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
-from terazi.memory.llama_cpp.bill import FIT_MARGIN_BYTES
 from terazi.memory.llama_cpp.resolve import resolve
-from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
+from terazi.memory.llama_cpp.settings import BUILD, FIT_MARGIN_BYTES, LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_companion, load_model
@@ -238,9 +237,6 @@ def _weighing(
     speed = None
     if isinstance(outcome, Plan):
         speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
-        if llama_cpp_settings(outcome.settings).speculation.kinds:
-            said = "without speculation: what drafts save or cost depends on how many are right, and isn't forecast"
-            speed = dataclasses.replace(speed, basis=(*speed.basis, said))
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 

@@ -19,22 +19,30 @@ from terazi.service.weighing import Weighing
 if TYPE_CHECKING:
     from terazi.engines.recognise import Spoken
 
-#: What stands for the missing forecast.
-_NO_FORECAST = "no forecast: vLLM's speed isn't modelled yet"
 
-
-def weigh_spec(spec: ModelSpec, machine: Machine, workload: Workload, pins: Mapping[str, object]) -> Weighing:
+def weigh_spec(
+    spec: ModelSpec,
+    machine: Machine,
+    workload: Workload,
+    pins: Mapping[str, object],
+    *,
+    price_per_kwh: float | None = None,
+) -> Weighing:
     """Choose the settings that aren't pinned, and weigh.
 
     Raises:
         UsageError: a pin that isn't vLLM's.
     """
+    from terazi.performance.appraiser import Appraiser
     from terazi.placement.vllm import solve_vllm
 
-    return _weighing(spec, machine, solve_vllm(spec, machine, workload, pins), ())
+    outcome = solve_vllm(spec, machine, workload, pins, appraiser=Appraiser(spec, machine, workload))
+    return _weighing(spec, machine, outcome, (), price_per_kwh=price_per_kwh)
 
 
-def weigh_words(spoken: "Spoken", machine: Machine, *, prompt: int, output: int) -> Weighing:
+def weigh_words(
+    spoken: "Spoken", machine: Machine, *, prompt: int, output: int, price_per_kwh: float | None = None
+) -> Weighing:
     """Weigh exactly the command line *spoken*.
 
     Raises:
@@ -61,7 +69,7 @@ def weigh_words(spoken: "Spoken", machine: Machine, *, prompt: int, output: int)
     elif speculation is not None and not speculation.method.startswith("ngram"):
         notes.append(f"Not in the bill: the weights and the cache of the draft ({speculation.method}).")
     outcome = follow_vllm(spec, machine, command.settings, prompt=prompt, output=output, draft=draft)
-    weighing = _weighing(spec, machine, outcome, tuple(notes))
+    weighing = _weighing(spec, machine, outcome, tuple(notes), price_per_kwh=price_per_kwh)
     beside = () if draft is None else (Companion(DRAFT, "--speculative-config", draft),)
     return replace(weighing, companions=beside)
 
@@ -73,14 +81,26 @@ def _source(model: str) -> str:
     return f"hf:{model}"
 
 
-def _weighing(spec: ModelSpec, machine: Machine, outcome: Plan | Refusal, notes: tuple[str, ...]) -> Weighing:
+def _weighing(
+    spec: ModelSpec,
+    machine: Machine,
+    outcome: Plan | Refusal,
+    notes: tuple[str, ...],
+    *,
+    price_per_kwh: float | None = None,
+) -> Weighing:
+    speed = None
+    if isinstance(outcome, Plan):
+        from terazi.performance.forecast import forecast
+
+        speed = forecast(spec, outcome, machine, outcome.workload, tariff_per_kwh=price_per_kwh)
     return Weighing(
         spec=spec,
         machine=machine,
         workload=outcome.workload,
         outcome=outcome,
-        forecast=None,
-        notes=(*notes, _NO_FORECAST),
+        forecast=speed,
+        notes=notes,
     )
 
 

@@ -11,6 +11,7 @@ from terazi.performance.forecast import Forecast
 from terazi.placement.plan import DeviceShare, Plan, Refusal
 
 if TYPE_CHECKING:
+    from terazi.performance.energy import PowerReport
     from terazi.service.verification import Verification
 
 
@@ -19,7 +20,7 @@ class Weighing:
     """One model against one machine under one workload, and what came of it.
 
     ``companions`` are the files that a weighed command loads beside the model.
-    ``verification`` is there if the engine was asked about the bill.
+    ``verification`` is there if the engine was asked about the bill, ``power`` if watts and money were.
     """
 
     spec: ModelSpec
@@ -30,6 +31,7 @@ class Weighing:
     notes: tuple[str, ...] = ()
     companions: tuple[Companion, ...] = ()
     verification: "Verification | None" = None
+    power: "PowerReport | None" = None
 
     @property
     def plan(self) -> Plan | None:

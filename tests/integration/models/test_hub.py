@@ -17,7 +17,7 @@ from gguf_writer import TensorRow, Typed, write_gguf
 from projector_twins import write_twin
 from safetensors_writer import TINY_CONFIG, entries, head, tiny_rows
 from terazi.errors import ModelFileError, SourceError, TeraziError, UsageError
-from terazi.models.sources import demo_path, headers, load_model, remote
+from terazi.models.sources import demo_path, headers, listing, load_model, remote
 from terazi.models.sources.hub import projector_of
 from terazi.models.spec import ModelSpec
 
@@ -252,8 +252,7 @@ def test_a_server_without_ranges_is_read_no_further_than_the_header(hub: FakeHub
 def test_refusals_by_status(hub: FakeHub, status: int, headers: dict[str, str], says: str) -> None:
     hub.behaviour.status, hub.behaviour.headers = status, headers
     assert says in refusal("hf:org/gguf:m-Q4_K_M.gguf").message
-    if status != 204:
-        assert says in refusal("hf:org/gguf").message
+    assert says in refusal("hf:org/gguf").message
     if status == 429:
         assert "30 s" in refusal("hf:org/gguf").hint
 
@@ -271,6 +270,46 @@ def test_what_is_not_there(hub: FakeHub) -> None:
 def test_lying_ranges(hub: FakeHub, lie: str) -> None:
     hub.behaviour.content_range = lie
     refusal("hf:org/gguf:m-Q4_K_M.gguf")
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"null", "not a JSON object"),
+        (b"<html>", "not valid JSON"),
+        (b"[" * 100_000, "nested too deeply"),
+        (b'{"a":' * 100_000, "nested too deeply"),
+        (b"{}", "neither GGUF nor safetensors"),
+        (b'{"siblings": 5, "sha": []}', "neither GGUF nor safetensors"),
+        (b'{"siblings": [{"rfilename": 5}, 5, null, {}, {"rfilename": "../m.gguf"}]}', "neither GGUF"),
+    ],
+)
+def test_lying_lists(hub: FakeHub, body: bytes, says: str) -> None:
+    hub.behaviour.status, hub.behaviour.body = 200, body
+    with pytest.raises(TeraziError, match=says) as caught:
+        load_model("hf:org/gguf")
+    assert caught.value.hint
+
+
+def test_a_list_without_end_is_read_no_further_than_its_limit(
+    hub: FakeHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "LISTING_LIMIT_BYTES", 200_000)
+    hub.behaviour.status, hub.behaviour.body = 200, b'{"rfilename": "a.gguf"}, ' * 400_000
+    assert "more than 16 MiB" in refusal("hf:org/gguf").message
+    assert hub.sent_bytes < 10_000_000
+
+
+def test_an_endpoint_that_is_no_address() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "terazi", "weigh", "hf:org/gguf"],
+        env={**os.environ, "PYTHONPATH": str(SRC), "HF_ENDPOINT": "http://127.0.0.1:99999"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, "HF_ENDPOINT" in done.stderr, "hint:" in done.stderr) == (2, True, True)
 
 
 def test_answers_that_break_off(hub: FakeHub) -> None:

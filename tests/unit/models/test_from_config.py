@@ -149,8 +149,18 @@ def test_unknown_families_are_refused_with_a_way_out() -> None:
     [
         {"num_hidden_layers": 1000, "num_local_experts": 10**9, "model_type": "mixtral"},
         {"vocab_size": 2**31, "hidden_size": 2**31},
+        {"vocab_size": 0},
+        {"intermediate_size": 0},
+        {"model_type": "qwen3_moe", "num_attention_heads": None},
     ],
 )
 def test_lying_counts_make_nothing(keys: dict[str, object]) -> None:
     with pytest.raises(ModelFileError):
         spec(**keys)
+
+
+def test_half_a_character_is_no_text() -> None:
+    with pytest.raises(ModelFileError, match="surrogates"):
+        parse_config(b'{"model_type": "llama", "num_hidden_layers": "\\ud800"}', "config.json")
+    whole = parse_config(b'{"model_type": "\\ud83d\\ude00"}', "config.json")
+    assert whole.model_type == "\N{GRINNING FACE}"

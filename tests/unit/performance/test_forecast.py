@@ -93,12 +93,13 @@ def test_offload_is_bound_by_ram() -> None:
 def test_users_share_the_weights() -> None:
     eight = replace(BENCH, users=8)
     said = _forecast(llama_spec(), machine(card(0)), eight)
-    assert said.throughput_tok_s.mid > 4 * said.decode_tok_s.mid
+    # eight tokens at once of 8B Q4_0 took an RTX 3090 2.2 times as long as one (llama.cpp PR 15802)
+    assert said.throughput_tok_s.mid > 3 * said.decode_tok_s.mid
     assert said.itl_s.mid > 1 / said.decode_tok_s.mid
     assert said.kwh_per_mtok is not None
     alone = _forecast(llama_spec(), machine(card(0)), BENCH)
     assert alone.kwh_per_mtok is not None
-    assert said.kwh_per_mtok.mid < alone.kwh_per_mtok.mid / 3
+    assert said.kwh_per_mtok.mid < alone.kwh_per_mtok.mid / 2.5
 
 
 def test_cost_needs_a_tariff() -> None:

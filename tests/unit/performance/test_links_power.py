@@ -49,12 +49,15 @@ def test_power_cap_of_a_3090() -> None:
 
     assert speed(370) == 1.0
     assert speed(290) == pytest.approx(32.26 / 34.66, abs=0.08)
-    assert speed(230) == pytest.approx(25.15 / 34.66, abs=0.08)
+    # the steepest row of the table; a mixture of experts at 210 W kept 84 %
+    assert speed(230) == pytest.approx(25.15 / 34.66, abs=0.16)
+    assert speed(210) == pytest.approx(114.59 / 136.84, abs=0.08)
 
 
 def test_draw_lies_between_idle_and_cap() -> None:
     found = draw(card(0, cap=250), CardClass.GEFORCE)
     assert found is not None
-    assert found.watts(0) == 22
+    # loaded and waiting is not idle
+    assert 22 < found.watts(0) < 0.3 * 350
     assert found.watts(1) == 250
     assert draw(card(0, tdp=None), CardClass.GEFORCE) is None

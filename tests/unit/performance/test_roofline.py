@@ -6,7 +6,7 @@ import pytest
 
 from terazi.performance.efficiency import CLASSES, CardClass
 from terazi.performance.fit import Observation, fit_decode, leave_one_card_out, predict_tok_s, quantile
-from terazi.performance.roofline import Efficiency, Rates, decode_step_s, distinct_experts, prefill_s
+from terazi.performance.roofline import SCORE_BYTES, Efficiency, PromptWork, Rates, decode_step_s, prompt_s
 
 IDEAL = Rates(bandwidth=1e9, flops=1e12, efficiency=Efficiency(memory=1.0, layer_s=0.0, compute=1.0))
 
@@ -23,14 +23,6 @@ def test_more_streams_pay_for_their_operations() -> None:
     assert ten - one == pytest.approx(9e9 / 1e12)
 
 
-def test_uniform_experts_as_published_for_gpt_oss_120b() -> None:
-    """128 experts, 4 used: 81.7 distinct at 32 streams; almost twice at two (llama.cpp benches/dgx-spark)."""
-    assert distinct_experts(128, 4, 32) == pytest.approx(81.7, abs=0.1)
-    assert distinct_experts(128, 4, 1) == pytest.approx(4)
-    assert distinct_experts(128, 4, 2) == pytest.approx(7.9, abs=0.1)
-    assert distinct_experts(0, 0, 8) == 0
-
-
 def test_dense_batch_on_gb10() -> None:
     """Qwen2.5-7B Q8_0: 29.2 tok/s alone, 593 in all at 32 streams of 512 (llama.cpp benches/dgx-spark, 2025)."""
     spark = Rates(bandwidth=273.2e9, flops=125e12, efficiency=CLASSES[CardClass.SOC])
@@ -38,16 +30,54 @@ def test_dense_batch_on_gb10() -> None:
     alone = 1 / decode_step_s(spark, read_bytes=7.52e9, kv_bytes=kv, layers=28, flops_per_token=14.1e9, batch=1)
     assert alone == pytest.approx(29.2, rel=0.1)
     many = 32 / decode_step_s(
-        spark, read_bytes=7.52e9, kv_bytes=32 * kv, layers=28, flops_per_token=14.1e9, batch=32
+        spark, read_bytes=7.52e9, kv_bytes=32 * kv, layers=28, flops_per_token=14.1e9, batch=32, hidden=3584
     )
     assert many == pytest.approx(593, rel=0.1)
 
 
 def test_short_prompt_is_bound_by_the_weights_passage() -> None:
-    slow = prefill_s(IDEAL, flops=1e9, read_bytes_per_batch=1e9, kv_bytes=0, layers=0, batches=1)
-    assert slow == pytest.approx(1.0)
-    long = prefill_s(IDEAL, flops=1e13, read_bytes_per_batch=1e9, kv_bytes=0, layers=0, batches=2)
-    assert long == pytest.approx(10.0)
+    short = PromptWork(tokens=8, batches=1, layers=0, hidden=64, flops=1e9, read_bytes=1e9)
+    assert prompt_s(IDEAL, short) == pytest.approx(1.0)
+    long = PromptWork(tokens=1024, batches=2, layers=0, hidden=64, flops=1e13, read_bytes=1e9)
+    assert prompt_s(IDEAL, long) == pytest.approx(10.0)
+
+
+def test_up_to_eight_tokens_are_multiplied_one_by_one_on_a_3090() -> None:
+    """8B Q4_0, 1 to 8 tokens at once: 155, 277, 390, 469, 515, 529, 559, 571 tok/s (llama.cpp PR 15802)."""
+    card = Rates(bandwidth=936.2e9, flops=142.4e12, efficiency=CLASSES[CardClass.GEFORCE])
+    for batch, measured in ((1, 155.02), (2, 277.36), (4, 468.95), (8, 570.67)):
+        step = decode_step_s(
+            card,
+            read_bytes=4.0e9,  # the output matrix is for the last token alone
+            kv_bytes=131072 * 256,
+            layers=32,
+            flops_per_token=15e9,
+            batch=batch,
+            packed_weights=7.5e9,
+        )
+        assert batch / step == pytest.approx(measured, rel=0.15)
+
+
+def test_without_flash_attention_a_long_prompt_moves_its_scores() -> None:
+    """RTX 3090, 8B Q4_K_M, May 2024: 4,030 tok/s at 512 tokens, 2,527 at 8,192."""
+    card = Rates(bandwidth=936.2e9, flops=142.4e12, efficiency=CLASSES[CardClass.GEFORCE])
+
+    def rate(tokens: int) -> float:
+        pairs = 32 * tokens * tokens / 2
+        work = PromptWork(
+            tokens=tokens,
+            batches=tokens // 512,
+            layers=32,
+            hidden=4096,
+            flops=15e9 * tokens + 4 * 4096 * pairs,
+            read_bytes=4.625e9,
+            packed_weights=7.5e9,
+            score_bytes=SCORE_BYTES * 32 * pairs,
+        )
+        return tokens / prompt_s(card, work)
+
+    assert rate(512) == pytest.approx(4030, rel=0.1)
+    assert rate(8192) == pytest.approx(2527, rel=0.1)
 
 
 @pytest.mark.parametrize(("eta", "layer_s"), [(0.84, 50e-6), (0.72, 130e-6), (0.6, 0.0)])

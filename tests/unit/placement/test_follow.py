@@ -1,5 +1,7 @@
 """A weighed command with a draft: shares, verdict, refusal and its alternatives."""
 
+from dataclasses import replace
+
 from specs import card, llama_spec, machine
 from terazi.memory.bill import HOST
 from terazi.memory.companion import Companion
@@ -59,3 +61,20 @@ def test_a_draft_that_is_let_go_must_fit_while_loading() -> None:
     refused = follow(MODEL, room, settings, Workload(), DRAFT)
     assert isinstance(refused, Refusal)
     assert refused.bill.of("draft") == ()
+
+
+def test_reasons_of_a_command_dont_claim_a_want_of_room() -> None:
+    """The cards could hold all of it: where the layers lie was asked for."""
+    two = machine(card(0), card(1))
+    plain = LlamaCppSettings(n_ctx=4096, n_parallel=1, fit=False)
+    for settings, said in (
+        (replace(plain, n_gpu_layers=10), "23 of 33 layers stay in RAM: as -ngl 10 says"),
+        (replace(plain, devices=("CUDA1",)), "CUDA0 left unused: as asked."),
+        (replace(plain, split_mode="none"), "CUDA1 left unused: as asked."),
+        (replace(plain, tensor_split=(1.0, 1.0)), "17 layers on CUDA0"),
+        (plain, "17 layers on CUDA0"),
+    ):
+        plan = follow(MODEL, two, settings, Workload())
+        assert isinstance(plan, Plan)
+        assert any(reason.startswith(said) for reason in plan.reasons), plan.reasons
+        assert not any(lie in reason for reason in plan.reasons for lie in ("no room", "No card", "not needed"))

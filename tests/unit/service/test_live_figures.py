@@ -31,3 +31,11 @@ def test_silence_and_nonsense_are_unknown(body: str | None) -> None:
     assert said["context"] is None
     assert said["decode_tok_s"] is None
     assert said["slots"] in {None, 0}
+
+
+def test_a_rate_of_no_measurable_time_is_unknown() -> None:
+    """As after the token that proves an engine ready: one token in a microsecond, says the engine."""
+    told = "llamacpp:tokens_predicted_total 1\nllamacpp:tokens_predicted_seconds_total 1e-06\n"
+    said = live_figures(None, None, told)
+    assert said["output_tokens"] == 1
+    assert said["decode_tok_s"] is None

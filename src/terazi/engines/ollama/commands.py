@@ -61,7 +61,7 @@ def parse_command(argv: Sequence[str]) -> OllamaCommand:
             "ollama serve loads a model only when one is asked for",
             hint="say which, with the same variables: terazi weigh -- OLLAMA_NUM_PARALLEL=4 ollama run NAME",
         )
-    raise UsageError(f"ollama {verb} loads no model", hint=_HINT)
+    raise UsageError(f"{f'ollama {verb}'.strip()} loads no model", hint=_HINT)
 
 
 def unknown_flags_error(flags: tuple[str, ...]) -> UsageError:

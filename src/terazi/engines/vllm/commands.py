@@ -310,6 +310,8 @@ def _speculation(values: Mapping[str, Json]) -> Speculation:
 
 
 def _bad(spelt: str, value: str, why: str) -> UsageError:
+    if why.startswith(("invalid literal", "could not convert")):  # what int() and float() say
+        why = "no number"
     return UsageError(
         f"{spelt.partition('=')[0]} {value!r} is not a value that vLLM takes.", hint=f"It is {why}." if why else ""
     )

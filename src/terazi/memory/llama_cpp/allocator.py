@@ -8,22 +8,25 @@ from collections.abc import Callable, Sequence
 
 from terazi.memory.llama_cpp.graph import IN_PLACE, Node
 
-_ENDLESS = 1 << 62
+#: Length of the open end of a buffer that nothing has been taken from.
+ENDLESS = 1 << 62
 
 
 class Arena:
     """One growing buffer: free blocks by address, the last one open-ended."""
 
     def __init__(self) -> None:
-        self.blocks: list[list[int]] = [[0, _ENDLESS]]
+        self.blocks: list[list[int]] = [[0, ENDLESS]]
         self.peak = 0
         #: whether an empty tensor has ever left an empty block
-        self._ragged = False
+        self.ragged = False
 
     def take(self, size: int) -> int:
         """The address of the best fitting free block; the open end only if no other fits."""
+        if size < 0:
+            raise ArithmeticError(size)  # no graph of real shapes has such a tensor
         blocks = self.blocks
-        best, best_size = -1, _ENDLESS
+        best, best_size = -1, ENDLESS
         for index in range(len(blocks) - 1):
             length = blocks[index][1]
             if size <= length <= best_size:
@@ -56,11 +59,11 @@ class Arena:
                 return
             if start >= address and index < later:
                 later = index
-                if not self._ragged:
+                if not self.ragged:
                     break
         # TRAP: an empty tensor may leave an empty block in the middle of what is taken. From then on blocks may be
         # out of order, and the engine looks at all of them.
-        self._ragged = self._ragged or not size
+        self.ragged = self.ragged or not size
         blocks.insert(later, [address, size])
 
 
@@ -78,6 +81,13 @@ class Allocator:
 
     def run(self, nodes: Sequence[tuple[Node, int]], leaves: Sequence[tuple[Node, int]]) -> list[int]:
         """Place every node (given with its buffer) in order. Returns the peak of each buffer in bytes."""
+        self._prepare(nodes, leaves)
+        for node, buffer in nodes:
+            self._step(node, buffer)
+        return [arena.peak for arena in self.arenas]
+
+    def _prepare(self, nodes: Sequence[tuple[Node, int]], leaves: Sequence[tuple[Node, int]]) -> None:
+        """Count who needs whom; leaves and inputs get their places before all else."""
         for node, buffer in leaves:
             self._place(node, buffer)
         for node, buffer in nodes:
@@ -89,13 +99,13 @@ class Allocator:
                 src.children += 1
                 if src.is_input:
                     self._place(src, buffer)
-        for node, buffer in nodes:
-            for src in node.srcs:
-                self._place(src, buffer)
-            self._place(node, buffer)
-            for src in node.srcs:
-                self._let_go(src)
-        return [arena.peak for arena in self.arenas]
+
+    def _step(self, node: Node, buffer: int) -> None:
+        for src in node.srcs:
+            self._place(src, buffer)
+        self._place(node, buffer)
+        for src in node.srcs:
+            self._let_go(src)
 
     def _place(self, node: Node, buffer: int) -> None:
         if node.allocated or node.home is not None or node.view is not None:
@@ -115,11 +125,15 @@ class Allocator:
                 continue
             node.owner, node.address = parent.owner, parent.address
             parent.allocated = False
-            owned, needed = self._size_of(parent, parent.owner), self._size_of(node, buffer)
-            if owned > needed:
-                self.arenas[parent.owner].release(parent.address + needed, owned - needed)
+            self._trim(parent, node, buffer)
             return True
         return False
+
+    def _trim(self, parent: Node, node: Node, buffer: int) -> None:
+        """Give back what *node* doesn't need of the memory that it took over."""
+        owned, needed = self._size_of(parent, parent.owner), self._size_of(node, buffer)
+        if owned > needed:
+            self.arenas[parent.owner].release(parent.address + needed, owned - needed)
 
     def _let_go(self, src: Node) -> None:
         src.children -= 1

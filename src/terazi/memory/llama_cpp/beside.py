@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from terazi.hardware.machine import Device
 from terazi.memory.bill import BillLine
-from terazi.memory.companion import Companion
+from terazi.memory.companion import DRAFT, Companion
 from terazi.memory.llama_cpp.adapters import LORA, VECTOR, Adapter, adapter_lines, read_adapters, read_vector
-from terazi.memory.llama_cpp.draft import DRAFT
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weights import place_tensors

@@ -1,44 +1,40 @@
 """Puts llama.cpp's bill together from the rules of this package."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
-from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
+from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.beside import NOTHING, Beside, weigh_beside
 from terazi.memory.llama_cpp.blocks import unrolled
-from terazi.memory.llama_cpp.bound import compute_bound_bytes, state_bytes
-from terazi.memory.llama_cpp.buffers import CUDA_LIKE, PINNED_HOST, backend_of
+from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.context import CACHELESS, Context
-from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.families import attends_everywhere, family_of
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.growth import growth_lines
-from terazi.memory.llama_cpp.kv import CacheLayer, cache_layers
+from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer, cache_groups, cache_layers
+from terazi.memory.llama_cpp.limits import MISFITS, check_keys, misfit
+from terazi.memory.llama_cpp.lines import (
+    cache_lines,
+    compute_lines,
+    gap_line,
+    overhead_lines,
+    state_lines,
+    weights_line,
+)
 from terazi.memory.llama_cpp.loading import loading_lines
 from terazi.memory.llama_cpp.process import process_lines
+from terazi.memory.llama_cpp.reasons import bound_reasons, draws, fit_reasons
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
-from terazi.memory.llama_cpp.tensor_split import is_bound, over_devices
 from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
-from terazi.memory.llama_cpp.weights import BufferKind, Placement, borrowed_placements, place_tensors
+from terazi.memory.llama_cpp.weights import Placement, borrowed_placements, place_tensors
+from terazi.memory.llama_cpp.workings import Kept
 from terazi.models.spec import ModelSpec
-from terazi.units import MIB
-
-#: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
-FIT_MARGIN_BYTES = 1024 * MIB
-
-_KIND_NOTES = {
-    BufferKind.PLAIN: "weights in host memory",
-    BufferKind.DEVICE: "weights",
-    BufferKind.REPACK: "weights repacked for this CPU, a second copy",
-    BufferKind.AMX: "weights repacked for AMX, a second copy",
-    BufferKind.PINNED: "weights in pinned host memory",
-    BufferKind.LAZY: "a table that is read row by row",
-}
 
 
 def weigh(
@@ -47,6 +43,8 @@ def weigh(
     devices: tuple[Device, ...],
     isa: frozenset[str],
     companions: tuple[Companion, ...] = (),
+    *,
+    kept: Kept | None = None,
 ) -> Bill:
     """The bytes that each device and the host will hold after llama.cpp has loaded *spec*.
 
@@ -56,11 +54,27 @@ def weigh(
         devices: accelerators in the engine's order (RPC first, then discrete cards).
         isa: CPU flags of the host, which decide what is repacked.
         companions: what is loaded beside the model; their lines say so (``BillLine.part``).
+        kept: keeps the parts of the model's bills from one to the next (``Scale``).
 
     Raises:
         UsageError: for settings that llama.cpp itself refuses.
+        ModelFileError: for a file whose tensors aren't what its architecture needs.
     """
-    spec = unrolled(spec)
+    try:
+        return _weigh(unrolled(spec), settings, devices, isa=isa, companions=companions, kept=kept)
+    except MISFITS as error:
+        raise misfit(spec) from error
+
+
+def _weigh(
+    spec: ModelSpec,
+    settings: LlamaCppSettings,
+    devices: tuple[Device, ...],
+    *,
+    isa: frozenset[str],
+    companions: tuple[Companion, ...],
+    kept: Kept | None,
+) -> Bill:
     speculates = settings.speculation.kinds is not None or bool(companions)
     if speculates:
         # most commands don't, and spare these imports
@@ -68,7 +82,7 @@ def weigh(
         from terazi.memory.llama_cpp.draft_bill import with_draft
 
         settings = settle(settings, companions)
-    resolved = resolve(spec, settings, devices)
+    resolved = kept.resolve(settings) if kept else resolve(spec, settings, devices)
 
     def of_context(context: Context) -> Bill:
         own = context.spec is spec and not context.resolved.draft_head
@@ -76,14 +90,14 @@ def weigh(
 
     model = Context(spec, settings, resolved, family_of(spec))
     beside = weigh_beside(companions, spec, settings, resolved, devices, isa=isa) if companions else NOTHING
-    bill = of_context(model)
+    bill = _of_context(model, isa, None, beside, kept)
     if speculates:
         held = {device: bill.on(device).total_bytes for device in bill.devices()}
         draft = draft_context(spec, settings, resolved, devices, companions, held=held)
         bill = with_draft(bill, model, draft, of_context)
     reasons = (
         *bill.reasons,
-        *_fit_reasons(settings, resolved, bill),
+        *fit_reasons(settings, resolved, bill),
         *beside.reasons,
     )
     return replace(
@@ -96,7 +110,13 @@ def weigh(
     )
 
 
-def _of_context(context: Context, isa: frozenset[str], lender: Context | None, beside: Beside = NOTHING) -> Bill:
+def _of_context(
+    context: Context,
+    isa: frozenset[str],
+    lender: Context | None,
+    beside: Beside = NOTHING,
+    kept: Kept | None = None,
+) -> Bill:
     """What one model and its one context hold, with the adapters that are loaded into it.
 
     A draft may use weights and caches of the *lender* too.
@@ -107,10 +127,16 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
             f"{spec.name} is a draft for another model, and reads that one's cache.",
             hint="Give the model itself with -m, and this file with -md and --spec-type draft-mtp.",
         )
-    caches = _caches_of(context, lender)
-    states = state_layers(spec, family, settings, resolved) if family else None
-    placements = place_tensors(spec, settings, resolved, isa)
-    buffers = weight_buffers(placements, settings, resolved, isa)
+    if kept:
+        caches, states = kept.caches(settings, resolved), kept.states(settings, resolved)
+        placements, buffers = kept.placements(settings, resolved), kept.buffers(settings, resolved)
+    else:
+        caches = _caches_of(context, lender)
+        if lender is None and attends_everywhere(spec):
+            check_keys(spec, caches)
+        states = state_layers(spec, family, settings, resolved) if family else None
+        placements = place_tensors(spec, settings, resolved, isa)
+        buffers = weight_buffers(placements, settings, resolved, isa)
     borrowed: tuple[Placement, ...] = ()
     if lender:
         borrowed = borrowed_placements(spec, place_tensors(lender.spec, lender.settings, lender.resolved, isa))
@@ -128,27 +154,19 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
                 states=states,
                 placements=used,
                 beside=beside,
+                kept=kept,
             )
         )
 
     # adapters are applied, and reserved for, before the first request; warming up is one
     computed = compute(beside if settings.warmup else beside.idle)
     later = () if settings.warmup or beside == beside.idle else _beyond(compute(beside), computed)
-    gaps = tuple(_gap(buffer, settings) for buffer in buffers if buffer.gap_bytes)
-    lines = [
-        *(_weights(buffer, settings) for buffer in buffers),
-        # what is locked can't be dropped, read or not
-        *(gap for gap in gaps if gap.memory is Memory.PINNED),
-        *_caches(caches, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
-        *_state(spec, settings, resolved, states),
-        *computed,
-        *_overhead(spec, settings, resolved),
-        *beside.lines,
-    ]
+    gaps = tuple(gap_line(buffer, settings) for buffer in buffers if buffer.gap_bytes)
+    groups = kept.cache_groups(settings, resolved) if kept else cache_groups(caches)
     bill = Bill(
         engine="llama.cpp",
         build=BUILD,
-        lines=tuple(lines),
+        lines=(*_lines(context, buffers, groups, states, computed), *beside.lines),
         page_cache=tuple(gap for gap in gaps if gap.memory is Memory.PAGE_CACHE),
         loading=tuple(loading_lines(settings, resolved, buffers)),
         process=tuple(process_lines(spec, settings, resolved)),
@@ -156,11 +174,44 @@ def _of_context(context: Context, isa: frozenset[str], lender: Context | None, b
             *growth_lines(spec, family, settings, resolved, caches, states=states, buffers=buffers),
             *later,
         ),
-        reasons=tuple(_reasons(spec, resolved, family, beside)),
+        reasons=tuple(bound_reasons(spec, resolved, family, beside)),
     )
     if not resolved.cut:
         return bill
+    # few commands cut tensors, and the others spare the import
+    from terazi.memory.llama_cpp.tensor_split import over_devices
+
     return over_devices(bill, spec, settings, resolved, family=family, caches=caches, placements=placements)
+
+
+def kept_lines(context: Context, kept: Kept) -> tuple[BillLine, ...]:
+    """The lines of one model and its one context, and nothing else of its bill."""
+    spec, settings, resolved, family, _ = context
+    buffers, groups = kept.buffers(settings, resolved), kept.cache_groups(settings, resolved)
+    known = family is not None and draws(spec, resolved)
+    basis = _replay_basis(resolved, family, NOTHING) if family and known else None
+    computed = compute_lines(kept.compute_bytes(settings, resolved), resolved, basis)
+    return _lines(context, buffers, groups, kept.states(settings, resolved), computed)
+
+
+def _lines(
+    context: Context,
+    buffers: tuple[WeightBuffer, ...],
+    groups: tuple[CacheGroup, ...],
+    states: tuple[StateLayer, ...] | None,
+    computed: Iterable[BillLine],
+) -> tuple[BillLine, ...]:
+    spec, settings, resolved, family, _ = context
+    gaps = (gap_line(buffer, settings) for buffer in buffers if buffer.gap_bytes)
+    return (
+        *(weights_line(buffer, settings) for buffer in buffers),
+        # what is locked can't be dropped, read or not
+        *(gap for gap in gaps if gap.memory is Memory.PINNED),
+        *cache_lines(groups, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
+        *state_lines(spec, settings, resolved, states),
+        *computed,
+        *overhead_lines(spec, settings, resolved),
+    )
 
 
 def _caches_of(context: Context, lender: Context | None) -> tuple[CacheLayer, ...]:
@@ -186,137 +237,6 @@ def _check_borrowed(caches: tuple[CacheLayer, ...], borrowed: tuple[Placement, .
             )
 
 
-def _reasons(
-    spec: ModelSpec,
-    resolved: Resolved,
-    family: Family | None,
-    beside: Beside,
-) -> Iterator[str]:
-    if family is None and beside.adapters:
-        yield "What adapters add to the graph isn't counted: the family isn't known here."
-    if family is None:
-        yield (
-            f"The rules of architecture {spec.architecture!r} aren't known here: full-length K and V in every "
-            "layer and a generous compute buffer are counted."
-        )
-    elif not _draws(spec, resolved):
-        yield f"The draft head of {spec.architecture} isn't drawn here: a generous compute buffer is counted."
-    if len(resolved.cut) > 1 and is_bound(spec, family):
-        yield (
-            f"How -sm tensor cuts the tensors of {spec.architecture} isn't known here: each device is counted as "
-            "if it held all of them."
-        )
-
-
-def _draws(spec: ModelSpec, resolved: Resolved) -> bool:
-    """Whether the graph of this context is known here, the family being known."""
-    if not resolved.draft_head:
-        return True
-    from terazi.memory.llama_cpp.draft import draws_head
-
-    return draws_head(spec)
-
-
-def _fit_reasons(settings: LlamaCppSettings, resolved: Resolved, bill: Bill) -> Iterator[str]:
-    # it gives up on cut tensors
-    if settings.fit and settings.tool != "llama-fit-params" and not resolved.cut and _fit_may_change(settings):
-        for device in resolved.devices:
-            held = sum(
-                line.bytes for line in bill.lines if line.device == device.id and line.formula != "driver-context"
-            )
-            if held > device.memory_free_bytes - FIT_MARGIN_BYTES:
-                yield (
-                    f"{device.id} would keep less than 1 GiB free, so the engine's --fit would move layers or cut "
-                    "the context; this bill is of the settings as given. Say -ngl and -c, or --fit off."
-                )
-
-
-def _fit_may_change(settings: LlamaCppSettings) -> bool:
-    """``common_params_fit_impl`` touches only what the caller left open, and gives up if layers are given."""
-    placed = settings.n_gpu_layers is not None or settings.tensor_split or settings.override_tensor
-    return settings.n_ctx == 0 or not (placed or settings.cpu_moe or settings.n_cpu_moe)
-
-
-def _weights(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
-    return BillLine(
-        term=Term.WEIGHTS,
-        device=buffer.device,
-        bytes=buffer.tensor_bytes,
-        formula=f"weights.{buffer.kind.value}",
-        basis=LineBasis.EXACT,
-        memory=_weights_memory(buffer, settings),
-        note=_KIND_NOTES[buffer.kind]
-        + (", mapped from the file" if buffer.mapped else "")
-        + (", locked" if settings.mlock and _locks(buffer) else ""),
-    )
-
-
-def _memory(device: str) -> Memory:
-    return Memory.ANONYMOUS if device == HOST else Memory.DEVICE
-
-
-def _locks(buffer: WeightBuffer) -> bool:
-    """Whether ``--load-mode mlock`` locks *buffer*: those of the host that are no copies in another layout."""
-    return buffer.kind in {BufferKind.PLAIN, BufferKind.PINNED}
-
-
-def _weights_memory(buffer: WeightBuffer, settings: LlamaCppSettings) -> Memory:
-    if buffer.kind is BufferKind.PINNED or (settings.mlock and _locks(buffer)):
-        return Memory.PINNED
-    return Memory.PAGE_CACHE if buffer.mapped else _memory(buffer.device)
-
-
-def _gap(buffer: WeightBuffer, settings: LlamaCppSettings) -> BillLine:
-    locked = settings.mlock and _locks(buffer)
-    return BillLine(
-        term=Term.WEIGHTS,
-        device=buffer.device,
-        bytes=buffer.gap_bytes,
-        formula="weights.mapped-gaps",
-        basis=LineBasis.EXACT,
-        memory=Memory.PINNED if locked else Memory.PAGE_CACHE,
-        note="mapped along with them: tensors between the first and the last that live elsewhere"
-        + (", locked too" if locked else ""),
-    )
-
-
-def _caches(caches: tuple[CacheLayer, ...], basis: LineBasis) -> Iterator[BillLine]:
-    groups: dict[tuple[str, bool], list[CacheLayer]] = {}
-    for cache in caches:
-        if not cache.shared:
-            groups.setdefault((cache.device, cache.window), []).append(cache)
-    for (device, window), group in groups.items():
-        yield BillLine(
-            term=Term.KV,
-            device=device,
-            bytes=sum(cache.k_bytes + cache.v_bytes for cache in group),
-            formula="kv.window" if window else "kv.full",
-            basis=basis,
-            memory=_memory(device),
-            note=f"{len(group)} layers of {group[0].cells} cells",
-        )
-
-
-def _state(
-    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, states: tuple[StateLayer, ...] | None
-) -> Iterator[BillLine]:
-    """The recurrent state; at most what the file's keys allow if *states* aren't known."""
-    known = states is not None
-    sizes: dict[str, int] = {} if known else dict(state_bytes(spec, settings, resolved))
-    for layer in states or ():
-        sizes[layer.device] = sizes.get(layer.device, 0) + layer.n_bytes
-    for device, size in sizes.items():
-        yield BillLine(
-            term=Term.STATE,
-            device=device,
-            bytes=size,
-            formula="state.slots" if known else "state.bound",
-            basis=LineBasis.EXACT if known else LineBasis.UPPER_BOUND,
-            memory=_memory(device),
-            note=f"recurrent state for {resolved.n_seq_max} sequences",
-        )
-
-
 def _compute(
     spec: ModelSpec,
     family: Family | None,
@@ -327,10 +247,14 @@ def _compute(
     states: tuple[StateLayer, ...] | None,
     placements: tuple[Placement, ...],
     beside: Beside,
+    kept: Kept | None,
 ) -> Iterator[BillLine]:
-    if family is None or not _draws(spec, resolved):
+    known = family is not None and draws(spec, resolved)
+    basis = _replay_basis(resolved, family, beside) if family and known else None
+    if kept and not beside.adapters and not beside.steered:
+        sizes = kept.compute_bytes(settings, resolved)
+    elif family is None or not known:
         sizes = compute_bound_bytes(spec, settings, resolved, caches, placements)
-        formula, basis = "compute.bound", LineBasis.UPPER_BOUND
     else:
         sizes = compute_bytes(
             spec,
@@ -343,19 +267,7 @@ def _compute(
             adapters=beside.adapters,
             steered=beside.steered,
         )
-        formula, basis = "compute.replay", _replay_basis(resolved, family, beside)
-    # the host's own lies in the first device's pinned memory, if it has some (``llama_context``)
-    pinned = bool(resolved.devices) and backend_of(resolved.devices[0]) in PINNED_HOST
-    for device, size in sizes.items():
-        yield BillLine(
-            term=Term.COMPUTE,
-            device=device,
-            bytes=size,
-            formula=formula,
-            basis=basis,
-            memory=Memory.PINNED if pinned and device == HOST else _memory(device),
-            note=f"graph of {resolved.n_tokens} tokens, logits for {resolved.n_outputs} of them",
-        )
+    return compute_lines(sizes, resolved, basis)
 
 
 def _beyond(larger: tuple[BillLine, ...], lines: tuple[BillLine, ...]) -> tuple[BillLine, ...]:
@@ -374,29 +286,3 @@ def _replay_basis(resolved: Resolved, family: Family, beside: Beside) -> LineBas
     plain = family.drawing == "decoder" and not (family.latent or family.sparse or family.recurrent)
     changed = bool(beside.adapters or beside.steered)
     return LineBasis.MODELLED if resolved.devices or (changed and not plain) else LineBasis.EXACT
-
-
-def _overhead(spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved) -> Iterator[BillLine]:
-    width = spec.vocab_size + (spec.embedding_length if settings.embedding else 0)
-    # in pinned memory of the device that computes the output (``output_reserve``)
-    last = next((device for device in resolved.devices if device.id == resolved.layer_devices[-1]), None)
-    yield BillLine(
-        term=Term.OVERHEAD,
-        device=HOST,
-        bytes=4 * resolved.n_seq_max * width,
-        formula="output-buffer",
-        basis=LineBasis.EXACT,
-        memory=Memory.PINNED if backend_of(last) in PINNED_HOST else Memory.ANONYMOUS,
-        note="logits that the caller reads, one row a slot",
-    )
-    for device in resolved.devices:
-        if backend_of(device) in CUDA_LIKE and device.context_bytes.value:
-            yield BillLine(
-                term=Term.OVERHEAD,
-                device=device.id,
-                bytes=round(device.context_bytes.value),
-                formula="driver-context",
-                basis=LineBasis.CATALOGUE,
-                memory=Memory.DEVICE,
-                note=device.context_bytes.note or "what the driver takes before the first tensor",
-            )

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device
-from terazi.memory.companion import Companion
+from terazi.memory.companion import DRAFT, Companion
 from terazi.memory.llama_cpp.buffers import backend_of
 from terazi.memory.llama_cpp.cache_rules import WITHOUT_CACHE
 from terazi.memory.llama_cpp.context import CACHELESS, Context
@@ -24,8 +24,6 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.speculation import NGRAM_KINDS, Speculation
 from terazi.models.spec import ModelSpec
 
-#: The part that the bill's lines of a draft name.
-DRAFT = "draft"
 #: Drafts that go without an embedding, an output matrix or a cache of their own.
 BORROWERS = frozenset({"dflash", "eagle3", "gemma4-assistant"})
 #: Drafts that read features in a pass of their own, and give out logits for all of a batch (``has_encoder``).

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from terazi.memory.bill import Bill, BillLine, LineBasis, Term
+from terazi.memory.companion import DRAFT
 from terazi.memory.llama_cpp.context import Context
-from terazi.memory.llama_cpp.draft import DRAFT, DraftContext
+from terazi.memory.llama_cpp.draft import DraftContext
 from terazi.memory.llama_cpp.draft_checks import hidden_width
 from terazi.memory.llama_cpp.draft_growth import NGRAM, WeighContext, draft_growth, host_line, ngram_growth
 from terazi.memory.llama_cpp.process import second_context_line

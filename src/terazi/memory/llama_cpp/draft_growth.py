@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from terazi.memory.bill import HOST, Bill, BillLine, LineBasis, Memory, Term
+from terazi.memory.companion import DRAFT
 from terazi.memory.llama_cpp.context import Context
-from terazi.memory.llama_cpp.draft import DRAFT, DraftContext
+from terazi.memory.llama_cpp.draft import DraftContext
 from terazi.memory.llama_cpp.resolve import Resolved
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.speculation import ngram_growth_bytes

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from terazi.hardware.machine import Device
 from terazi.memory.bill import HOST, Term
 from terazi.memory.llama_cpp.bill import weigh
+from terazi.memory.llama_cpp.blocks import unrolled
 from terazi.memory.llama_cpp.compute import compute_bytes
 from terazi.memory.llama_cpp.families import family_of
 from terazi.memory.llama_cpp.kv import cache_layers
@@ -50,6 +51,7 @@ def estimate(
         UsageError: for settings that llama.cpp itself refuses.
     """
     bill = weigh(spec, settings, devices, isa)
+    spec = unrolled(spec)
     family = family_of(spec)
     compute: dict[str, int] | None = None
     if family is not None:

@@ -549,3 +549,9 @@ def family_of(spec: ModelSpec) -> Family | None:
     if family and family.recurrent is None and family.drawing != "deci" and 0 in spec.head_count_kv:
         return None
     return family
+
+
+def attends_everywhere(spec: ModelSpec) -> bool:
+    """Whether every block of this architecture has keys, so that one without heads for them is a mistake."""
+    family = _BY_ARCHITECTURE.get(spec.architecture)
+    return family is not None and family.recurrent is None and family.drawing != "deci"

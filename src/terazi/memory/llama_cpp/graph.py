@@ -40,6 +40,7 @@ VIEW_OPS = frozenset({"view", "reshape", "permute", "transpose"})
 class Node:
     """One tensor of a graph, with the fields in which the scheduler and the allocator keep their state.
 
+    ``dense`` tensors were made without strides of their own, so that there are no gaps.
     ``home`` is the backend whose buffer holds a weight or a cache already (None: the allocator places it).
     ``view`` is the tensor whose memory a view shares, followed to its root.
     ``adapters`` are the LoRA pairs of a weight: products with it are followed by products with them.
@@ -52,6 +53,7 @@ class Node:
         "backend",
         "children",
         "copies",
+        "dense",
         "home",
         "is_input",
         "is_output",
@@ -82,6 +84,7 @@ class Node:
         self.kind = kind
         self.ne = ne
         self.nb = nb or strides(kind, ne)
+        self.dense = nb is None
         self.srcs = srcs
         self.view: Node | None = (view.view or view) if view else None
         self.home: int | None = None
@@ -104,6 +107,8 @@ class Node:
     @property
     def n_bytes(self) -> int:
         """``ggml_nbytes``: from the first to the last byte, gaps of a strided view included."""
+        if self.dense:
+            return self.nb[3] * self.ne[3]
         block, size = self.kind
         (ne0, ne1, ne2, ne3), (nb0, nb1, nb2, nb3) = self.ne, self.nb
         if 0 in self.ne:

@@ -5,7 +5,7 @@ Source: ``src/models/*.cpp`` of build b11434, one ``build_arch_graph`` a family.
 
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.attention import CacheInputs, Position, all_cache_inputs, attend
-from terazi.memory.llama_cpp.blocks import Recurrent, trunk_length
+from terazi.memory.llama_cpp.blocks import Recurrent
 from terazi.memory.llama_cpp.decoder import draw_logits, places
 from terazi.memory.llama_cpp.delta_net import attend_gated, bailing_delta, delta_net, kimi_delta
 from terazi.memory.llama_cpp.feed_forward import feed_forward
@@ -31,16 +31,15 @@ _MIXERS = {
 
 def draw_hybrid(sketch: Sketch, caches: tuple[CacheLayer, ...], states: tuple[StateLayer, ...]) -> Graph:
     """Fill *sketch* with the whole model and return its graph, ready for the scheduler."""
-    family, batch, spec = sketch.family, sketch.batch, sketch.spec
+    family, batch = sketch.family, sketch.batch
     recurrent = family.recurrent
     if recurrent is None:
         raise AssertionError(family.name)
     x = sketch.embeddings()
     wanted = sketch.input(g.I32, batch.outputs)
     blocks = _Blocks(sketch, recurrent, caches, states)
-    trunk = trunk_length(spec)
-    for block in range(trunk):
-        last = block == trunk - 1 and not recurrent.select_after_norm
+    for block in sketch.blocks:
+        last = block == sketch.blocks[-1] and not recurrent.select_after_norm
         x = blocks.draw(x, block, wanted if last else None)
     hidden = sketch.norm(x, recurrent.output_norm, None)
     hidden.is_output = True  # where outputs are picked after it, a draft head would start from it

@@ -48,6 +48,16 @@ class CacheLayer(NamedTuple):
     index_width: int = 0
 
 
+class CacheGroup(NamedTuple):
+    """The caches of one kind on one device, those that take memory of their own. ``cells`` is a stream's length."""
+
+    device: str
+    window: bool
+    layers: int
+    cells: int
+    n_bytes: int
+
+
 def window_cells(length: int, settings: LlamaCppSettings, resolved: Resolved) -> int:
     """Cells of a sliding-window cache, per stream: the window of each slot that shares it, and one micro-batch."""
     if settings.swa_full:
@@ -156,6 +166,46 @@ def _compressed_layers(
                 v_head=0,
             )
         )
+    return tuple(layers)
+
+
+def cache_groups(caches: tuple[CacheLayer, ...]) -> tuple[CacheGroup, ...]:
+    """The caches by device and kind; shared ones take nothing."""
+    groups: dict[tuple[str, bool], list[CacheLayer]] = {}
+    for cache in caches:
+        if not cache.shared:
+            groups.setdefault((cache.device, cache.window), []).append(cache)
+    return tuple(
+        CacheGroup(device, window, len(group), group[0].cells, sum(c.k_bytes + c.v_bytes for c in group))
+        for (device, window), group in groups.items()
+    )
+
+
+def resized_caches(
+    caches: tuple[CacheLayer, ...], settings: LlamaCppSettings, resolved: Resolved, window_cells: int
+) -> tuple[CacheLayer, ...]:
+    """*caches* as ``cache_layers`` gives them, made as long and of such types as *settings* have them.
+
+    Blocks, devices and widths stay: they must be of the same layout, and flash attention on or off as it was.
+    """
+    by_id = {device.id: device for device in resolved.devices}
+    sizes: dict[tuple[str, bool, int, int, int], tuple[int, int]] = {}
+    layers = []
+    for cache in caches:
+        cells = window_cells if cache.window else resolved.n_ctx_seq
+        if cache.shared:
+            layers.append(cache._replace(cells=cells))
+            continue
+        key = cache.device, cache.window, cache.k_width, cache.v_width, cache.index_width
+        known = sizes.get(key)
+        if known is None:
+            device, rows = by_id.get(cache.device), cells * resolved.n_stream
+            known = sizes[key] = (
+                _cache_bytes(device, settings.type_k, cache.k_width, rows)
+                + _cache_bytes(device, settings.type_k, cache.index_width, rows),
+                _cache_bytes(device, settings.type_v, cache.v_width, rows),
+            )
+        layers.append(cache._replace(cells=cells, k_bytes=known[0], v_bytes=known[1]))
     return tuple(layers)
 
 

@@ -5,6 +5,7 @@ refuses), ``tools/server/server.cpp`` and ``server-context.cpp:server_output_lim
 ``common/fit.cpp:common_params_fit_impl`` (the context of ``--fit``).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -130,6 +131,46 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         UsageError: for what llama.cpp itself refuses (cache types, slots, devices).
     """
     check_cache_types(spec, settings)
+    return resolve_figures(spec, settings, lambda: share_out(spec, settings, devices))
+
+
+class Shares(NamedTuple):
+    """What ``-ngl``, ``-ts``, ``-sm`` and their like decide: fields of ``Resolved``."""
+
+    devices: tuple[Device, ...]
+    layer_devices: tuple[str, ...]
+    full_offload: bool
+    cut: tuple[Device, ...]
+
+
+def share_out(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> Shares:
+    """Choose among *devices*, and share the layers out to them.
+
+    Raises:
+        UsageError: for devices or a split mode that llama.cpp itself refuses.
+    """
+    chosen = select_devices(settings, devices)
+    _check_split_mode(spec.architecture, settings, chosen)
+    cut: tuple[Device, ...] = ()
+    if settings.split_mode == "tensor":
+        # several devices are one to all rules but those of tensor_split.py
+        cut, chosen = chosen, chosen[:1]
+    return Shares(
+        devices=chosen,
+        layer_devices=assign_layers(
+            replace(settings, tensor_split=()) if cut else settings, chosen, spec.block_count
+        ),
+        full_offload=gpu_layers(settings, spec.block_count) > spec.block_count,
+        cut=cut,
+    )
+
+
+def resolve_figures(spec: ModelSpec, settings: LlamaCppSettings, shared_out: Callable[[], Shares]) -> Resolved:
+    """``resolve`` for cache types that are checked, with layers as *shared_out* says when all else is in order.
+
+    Raises:
+        UsageError: for what llama.cpp itself refuses.
+    """
     if spec.architecture in _ABORTS_FUSED and settings.flash_attn != "off":
         raise UsageError(
             f"llama.cpp would abort: it can't run {spec.architecture} with flash attention.", hint="Use -fa off."
@@ -156,14 +197,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
             f"A batch of {n_batch} tokens is too small for {slots} slots: llama.cpp would abort.",
             hint=f"Use -b {max(2, slots)} or more, a context that is at least as long, or fewer slots with -np.",
         )
-    chosen = select_devices(settings, devices)
-    _check_split_mode(spec.architecture, settings, chosen)
-    cut: tuple[Device, ...] = ()
-    if settings.split_mode == "tensor":
-        # several devices are one to all rules but those of tensor_split.py
-        cut, chosen = chosen, chosen[:1]
-    ngl = gpu_layers(settings, spec.block_count)
-    full = ngl > spec.block_count
+    chosen, layer_devices, full, cut = shared_out()
     tokens = min(n_ctx, n_ubatch)
     return Resolved(
         n_ctx=n_ctx,
@@ -176,9 +210,7 @@ def resolve(spec: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, 
         n_outputs=min(tokens, outputs),
         flash_attn=settings.flash_attn != "off" and spec.architecture not in _NEVER_FUSED,
         devices=chosen,
-        layer_devices=assign_layers(
-            replace(settings, tensor_split=()) if cut else settings, chosen, spec.block_count
-        ),
+        layer_devices=layer_devices,
         full_offload=full,
         cut=cut,
         pipeline=len(chosen) > 1 and full and _allows_pipeline(settings),

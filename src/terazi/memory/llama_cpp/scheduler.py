@@ -60,11 +60,15 @@ class Scheduler:
 
     def reserve(self, size_of: Callable[[Node, int], int]) -> list[int]:
         """Bytes of each backend's compute buffer, for tensors that take ``size_of(node, backend)``."""
+        nodes, leaves = self.ordered()
+        return Allocator(self._cpu + 1, size_of).run(nodes, leaves)
+
+    def ordered(self) -> tuple[list[tuple[Node, int]], list[tuple[Node, int]]]:
+        """Nodes and leaves, each with its backend, in the order in which the allocator sees them."""
         self._assign()
         splits = self._split()
         graph_inputs = self._keep_inputs() if self._copies > 1 else []
-        nodes, leaves = list(self._order(splits)), list(self._leaf_order(splits, graph_inputs))
-        return Allocator(self._cpu + 1, size_of).run(nodes, leaves)
+        return list(self._order(splits)), list(self._leaf_order(splits, graph_inputs))
 
     def fused_attention(self) -> list[int]:
         """The backends that run flash attention, in the order of the blocks."""

@@ -6,9 +6,12 @@ Names follow llama.cpp's own (``common/arg.cpp``, b11434). ``None`` means "not g
 from dataclasses import dataclass
 
 from terazi.memory.llama_cpp.speculation import NO_SPECULATION, Speculation
+from terazi.units import MIB
 
 #: The build whose rules this package redoes.
 BUILD = "b11434"
+#: ``--fit`` leaves this much free on each device (``fit_params_target`` of ``common/common.h``).
+FIT_MARGIN_BYTES = 1024 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

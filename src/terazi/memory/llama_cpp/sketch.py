@@ -4,13 +4,14 @@ Sources, b11434: ``src/llama-graph.cpp`` (``build_inp_embd``, ``build_norm``, ``
 things are added to the graph is the order in which the allocator sees them, so it is kept to the letter.
 """
 
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import NamedTuple
 
 from terazi.errors import ModelFileError
 from terazi.memory.llama_cpp import graph as g
 from terazi.memory.llama_cpp.adapters import Adapter, place_adapter
-from terazi.memory.llama_cpp.blocks import loop_count
+from terazi.memory.llama_cpp.blocks import loop_count, trunk_length
 from terazi.memory.llama_cpp.family import Family
 from terazi.memory.llama_cpp.graph import Graph, Node
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
@@ -59,6 +60,14 @@ class Batch(NamedTuple):
     samples: bool = False
 
 
+def index_by_name(placements: tuple[Placement, ...]) -> dict[str, list[Placement]]:
+    """Where each tensor lies, duplicates in the order of *placements*."""
+    by_name: dict[str, list[Placement]] = {}
+    for placement in placements:
+        by_name.setdefault(placement.tensor.name, []).append(placement)
+    return by_name
+
+
 class Sketch:
     """One graph in the making.
 
@@ -69,6 +78,8 @@ class Sketch:
         layer_backends: the backend of each block, and of the output.
         adapters: LoRA adapters that are applied.
         steered: blocks behind which a control vector is added.
+        by_name: *placements*, if somebody has sorted them by name already.
+        blocks: which blocks are drawn; None is all that run.
     """
 
     def __init__(
@@ -83,9 +94,12 @@ class Sketch:
         layer_backends: tuple[int, ...],
         adapters: tuple[Adapter, ...] = (),
         steered: range = range(0),
+        by_name: Mapping[str, list[Placement]] | None = None,
+        blocks: Sequence[int] | None = None,
     ) -> None:
         self.spec, self.family, self.settings, self.batch = spec, family, settings, batch
         self.backends, self.layer_backends = backends, layer_backends
+        self.blocks = range(trunk_length(spec)) if blocks is None else blocks
         self.graph = Graph()
         #: the tokens' numbers, an input of the graph
         self.tokens = self.input(g.I32, batch.tokens)
@@ -100,25 +114,35 @@ class Sketch:
         self.deep_inputs = deep if isinstance(deep, int) else 0
         #: by name; the copy of a tied embedding that serves as output matrix is the last of its name
         self._weights: dict[str, list[Node]] = {}
-        self._by_backend: dict[tuple[str, int], Node] = {}
-        for placement in placements:
-            node = self._weight_node(placement)
-            self._weights.setdefault(placement.tensor.name, []).append(node)
-            self._by_backend[placement.tensor.name, backends[placement.device]] = node
+        self._placed = index_by_name(placements) if by_name is None else by_name
+        #: which block a weight belongs to
+        self.block_of: dict[Node, int] = {}
+        self._pairs: dict[str, list[tuple[Node, Node]]] = {}
         for adapter in adapters:
             self._adapt(adapter, placements)
         loops = loop_count(spec)
-        if loops > 1:
-            self._repeat(spec.block_count // loops)
+        #: blocks that run again have the weights of those of the first time
+        self._period = spec.block_count // loops if loops > 1 else 0
         self._steered = steered
 
-    def _repeat(self, period: int) -> None:
-        """Blocks that run again have the weights of those of the first time."""
-        for name, nodes in list(self._weights.items()):
-            if name.startswith("blk."):
-                _, block, rest = name.split(".", 2)
-                for again in range(int(block) + period, self.spec.block_count, period):
-                    self._weights[f"blk.{again}.{rest}"] = nodes
+    def _nodes(self, name: str) -> list[Node]:
+        """All copies of the weight *name*; they become tensors when they are first asked for."""
+        nodes = self._weights.get(name)
+        if nodes is None and self._period and name.startswith("blk."):
+            _, block, rest = name.split(".", 2)
+            first = f"blk.{int(block) % self._period}.{rest}"
+            nodes = self._weights[name] = self._made(name) if first == name else self._nodes(first)
+        if nodes is None:
+            nodes = self._weights[name] = self._made(name)
+        return nodes
+
+    def _made(self, name: str) -> list[Node]:
+        nodes = [self._weight_node(placement) for placement in self._placed.get(name, ())]
+        pairs = tuple(self._pairs.get(name, ()))
+        if pairs:
+            for node in nodes:
+                node.adapters = pairs
+        return nodes
 
     def _adapt(self, adapter: Adapter, placements: tuple[Placement, ...]) -> None:
         placed = place_adapter(adapter, placements)
@@ -129,8 +153,7 @@ class Sketch:
                 node = g.leaf((shape[0], half.tensor.n_bytes // prod(shape[1:])), *shape)
                 node.home = self.backends[half.device]
                 pair.append(node)
-            for weight in self._weights[first.weight]:
-                weight.adapters = (*weight.adapters, (pair[0], pair[1]))
+            self._pairs.setdefault(first.weight, []).append((pair[0], pair[1]))
 
     def _weight_node(self, placement: Placement) -> Node:
         shape = placement.tensor.shape
@@ -140,6 +163,8 @@ class Sketch:
         node.home = self.backends[placement.device]
         node.is_weight = True
         node.plain_host = placement.kind in {BufferKind.PLAIN, BufferKind.PINNED, BufferKind.LAZY}
+        if placement.tensor.block is not None:
+            self.block_of[node] = placement.tensor.block
         return node
 
     def steer(self, x: Node, block: int) -> Node:
@@ -152,7 +177,7 @@ class Sketch:
 
     def weight(self, name: str) -> Node | None:
         """The weight *name*, or None if the model has none."""
-        nodes = self._weights.get(name)
+        nodes = self._nodes(name)
         return nodes[0] if nodes else None
 
     def need(self, name: str) -> Node:
@@ -171,13 +196,12 @@ class Sketch:
 
     def shared_weight(self, name: str, layer: int) -> Node | None:
         """The copy of *name* on the device of *layer*."""
-        return self._by_backend.get((name, self.layer_backends[layer]))
+        backend = self.layer_backends[layer]
+        return next((node for node in reversed(self._nodes(name)) if node.home == backend), None)
 
     def output_matrix(self) -> Node:
         """``output.weight``, or the embedding where the model ties them."""
-        return (
-            self.weight("output.weight") or self._weights["token_embd.weight"][-1]
-        )  # tied: embeddings() needed it
+        return self.weight("output.weight") or self._nodes("token_embd.weight")[-1]  # tied: embeddings() needed it
 
     def input(self, kind: tuple[int, int], *ne: int) -> Node:
         """A graph input, which lives in host memory."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from terazi.hardware.machine import Device, Host
-from terazi.memory.llama_cpp.bill import FIT_MARGIN_BYTES
+from terazi.memory.llama_cpp.settings import FIT_MARGIN_BYTES
 from terazi.memory.ollama.predict import USABLE_PERCENT, batch_surcharge, generation_batch, predict_bytes
 from terazi.memory.ollama.settings import OllamaSettings
 from terazi.models.spec import ModelSpec

@@ -7,6 +7,7 @@ In: a tensor's name. Out: ``Part``. The names are those that published safetenso
 
 import re
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 
@@ -84,8 +85,18 @@ _WHOLE_LINEAR: Final = frozenset({"q_a_proj", "kv_a_proj_with_mqa"})
 _HEADS: Final = re.compile(r"(?:^|\.)(?:A_log|D|dt_bias|sinks|A)$")
 
 
+#: The number of a layer or of an expert.
+_NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def pattern_of(name: str) -> str:
+    """*name* without the numbers of its layer and expert: what all its likes are called."""
+    return _NUMBER.sub("0", name)
+
+
+@lru_cache(maxsize=4096)
 def part_of(name: str, *, mamba2: bool) -> Part:
-    """What the tensor *name* is; *mamba2* if the model's recurrent layers are Mamba 2."""
+    """What the tensor *name* is, or all tensors of a pattern; *mamba2* if the recurrent layers are Mamba 2."""
     if _TOWER.search(name):
         return Part(Cut.WHOLE, "weight", tower=True)
     stacked = _STACKED.search(name)

@@ -10,7 +10,7 @@ from math import prod
 from typing import Final, NamedTuple
 
 from terazi.memory.vllm.model import CacheKind, VllmModel
-from terazi.memory.vllm.roles import Cut, Part, part_of
+from terazi.memory.vllm.roles import Cut, Part, part_of, pattern_of
 from terazi.memory.vllm.target import Platform, Target
 from terazi.models.safetensors import DTYPE_BITS
 from terazi.models.spec import ModelSpec, Tensor
@@ -130,13 +130,15 @@ def rank_weights(
     sums = dict.fromkeys(("plain", "quantised", "expert", "embedding", "tower"), 0)
     guessed: list[str] = []
     head = False
+    mamba2 = model.config.text_type not in {"mamba", "falcon_mamba", "jamba"}
     for tensor in spec.tensors:
-        part = part_of(tensor.name, mamba2=model.config.text_type not in {"mamba", "falcon_mamba", "jamba"})
+        pattern = pattern_of(tensor.name)
+        part = part_of(pattern, mamba2=mamba2)
         is_head = _is_head(tensor.name)
         head = head or is_head
         if not cutter.holds(tensor, part, is_head=is_head):
             continue
-        n = cutter.rank_bytes(tensor, part)
+        n = cutter.rank_bytes(tensor, part, pattern)
         if part.tower:
             sums["tower"] += n
         elif part.cut is Cut.VOCAB:
@@ -181,10 +183,13 @@ class _Cutter:
         self._rounding = rounding
         form = model.config.value("quantization_config.format", "quantization_config.quant_method")
         self._float8 = form in {"float-quantized", "fp8"}
+        self._own_experts = -(-max(1, model.config.number("experts", 1)) // ranks.experts)
+        self._sorted = model.config.flag("quantization_config.desc_act")
+        self._sizes: dict[tuple[str, tuple[int, ...], str], int] = {}
 
     def holds(self, tensor: Tensor, part: Part, *, is_head: bool) -> bool:
         """Whether this rank's stage has *tensor*, and loads it at all."""
-        if part.parameter == "g_idx" and not self._model.config.flag("quantization_config.desc_act"):
+        if part.parameter == "g_idx" and not self._sorted:
             return False
         if part.parameter == "weight_shape" and tensor.name.endswith(_MERGED):
             return False  # vLLM joins these layers with the one before, and keeps one shape
@@ -204,10 +209,15 @@ class _Cutter:
         norm = self._model.model_type
         return self._ranks.last or norm in _NORM_EVERYWHERE or (everywhere and norm != "qwen3_next")
 
-    def rank_bytes(self, tensor: Tensor, part: Part) -> int:
-        """Bytes of *tensor* on this rank, as vLLM stores it."""
-        elements, bits = self._elements(tensor, part), self._bits(tensor, part)
-        return -(-elements * bits // 8)
+    def rank_bytes(self, tensor: Tensor, part: Part, pattern: str) -> int:
+        """Bytes of *tensor* on this rank, as vLLM stores it; reckoned once for all of a *pattern* and shape."""
+        if part.expert and not part.stacked and self._ranks.experts > 1 and not self._own_expert(tensor):
+            return 0
+        key = (pattern, tensor.shape, tensor.dtype)
+        if key not in self._sizes:
+            elements, bits = self._elements(tensor, part), self._bits(tensor, part)
+            self._sizes[key] = -(-elements * bits // 8)
+        return self._sizes[key]
 
     def attention_scales(self) -> int:
         """Scales that the attention modules of a quantised model have besides (``quantization/kv_cache.py``)."""
@@ -304,7 +314,7 @@ class _Cutter:
             count = prod(shape)
             if part.stacked:
                 return count // shape[0] * -(-shape[0] // self._ranks.experts)
-            return self._own_expert(tensor, count)
+            return count
         if self._ranks.tensor == 1 or not shape or prod(shape) == 1:
             return prod(shape)
         axis = self._expert_axis(part, shape)
@@ -336,11 +346,10 @@ class _Cutter:
         inner = pad(-(-outputs // 2 // ranks), self._rounding.inner)
         return own * 2 * inner * -(-pad(groups * 32, self._rounding.hidden) // 32) * rest
 
-    def _own_expert(self, tensor: Tensor, count: int) -> int:
+    def _own_expert(self, tensor: Tensor) -> bool:
         """Whole experts: the first rank has the most, as ``determine_expert_map`` gives it the remainder."""
         index = int(tensor.name.split("experts.")[1].split(".")[0])
-        own = -(-max(1, self._model.config.number("experts", 1)) // self._ranks.experts)
-        return count if index < own else 0
+        return index < self._own_experts
 
     def _divided(self, extent: int, name: str) -> int:
         if extent % self._ranks.tensor:

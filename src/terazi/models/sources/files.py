@@ -59,6 +59,21 @@ def read_whole(path: str, limit: int, *, whole: bool = True) -> bytes:
         return fetch(0, min(size, limit + whole))
 
 
+def absolute(path: str) -> str:
+    """*path* from the root on, with symbolic links left as they are.
+
+    Raises:
+        UsageError: it is relative, and the current folder has been removed.
+    """
+    try:
+        return os.path.abspath(path)  # noqa: PTH100 - see above
+    except FileNotFoundError:
+        raise UsageError(
+            f"There is no file {display(path)}: the current folder has been removed.",
+            hint="cd to a folder that is there, or give the path from / on.",
+        ) from None
+
+
 def is_directory(path: str) -> bool:
     """Whether *path* is a folder that is there."""
     try:

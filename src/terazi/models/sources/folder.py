@@ -16,7 +16,7 @@ from terazi.models.gguf_window import display
 from terazi.models.hf_config import CONFIG_LIMIT_BYTES, HfConfig, parse_config
 from terazi.models.layout import CONFIG, INDEX_SUFFIX, TOKENIZER_CONFIG, choose_files, config_for, has_template
 from terazi.models.safetensors import SafetensorsHeader, read_header
-from terazi.models.sources.files import listing, opened, read_whole
+from terazi.models.sources.files import absolute, listing, opened, read_whole
 from terazi.models.spec import ModelSpec
 
 
@@ -27,7 +27,7 @@ def load_folder(folder: str, *, origin: str) -> ModelSpec:
         UsageError: there is no such folder.
         ModelFileError: it holds no model, or one that can't be read.
     """
-    folder = os.path.abspath(folder)  # noqa: PTH100 - the rest of this room uses os as well
+    folder = absolute(folder)
     names = listing(folder)
     choice = choose_files(names)
     if choice is None:
@@ -42,7 +42,7 @@ def load_safetensors(path: str, *, origin: str) -> ModelSpec:
         UsageError: there is no such file.
         ModelFileError: it can't be read as a model.
     """
-    folder, name = os.path.split(os.path.abspath(path))  # noqa: PTH100 - as above
+    folder, name = os.path.split(absolute(path))
     names = listing(folder)
     if name not in names:
         with opened(path):  # says what is wrong with it
@@ -59,7 +59,7 @@ def load_config(path: str, *, origin: str) -> ModelSpec:
     """
     from terazi.models.from_config import build_config_spec
 
-    path = os.path.abspath(path)  # noqa: PTH100 - as above
+    path = absolute(path)
     config = parse_config(read_whole(path, CONFIG_LIMIT_BYTES), display(path))
     return build_config_spec(config, name=model_name(path), origin=origin)
 

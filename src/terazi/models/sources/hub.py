@@ -12,10 +12,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from huggingface_hub import HfApi, constants, get_session, get_token, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from terazi.errors import ModelFileError, SourceError, TeraziError, UsageError
 
-from terazi.errors import ModelFileError, SourceError, UsageError
+try:
+    from huggingface_hub import constants, get_session, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import OfflineModeIsEnabled
+except ValueError as error:  # the library takes HF_ENDPOINT apart as it is imported
+    raise UsageError(
+        f"HF_ENDPOINT is no address: {error}.", hint="Unset it, or give https://host or http://host:port."
+    ) from error
+
 from terazi.models.companions import build_companion
 from terazi.models.from_config import build_config_spec
 from terazi.models.from_gguf import build_spec as build_gguf_spec
@@ -45,15 +51,14 @@ from terazi.models.layout import (
 from terazi.models.safetensors import FIRST_BYTES, SafetensorsHeader
 from terazi.models.safetensors import read_header as read_safetensors
 from terazi.models.sources.files import opened, read_whole
+from terazi.models.sources.listing import credentials, list_repository
 from terazi.models.sources.local import load_local_companion, load_path
 from terazi.models.sources.parallel import each
 from terazi.models.sources.remote import FIRST_BYTES as GGUF_FIRST_BYTES
-from terazi.models.sources.remote import RemoteFile, refused
+from terazi.models.sources.remote import RemoteFile
 from terazi.models.spec import ModelSpec
 from terazi.models.split import other_parts
 
-#: Seconds that the hub may take for one answer of its API.
-_API_S: Final = 20.0
 _SHOWN: Final = 8
 
 
@@ -239,10 +244,8 @@ def _open(
 ) -> RemoteFile:
     _check_online(reference)
     url = hf_hub_url(reference.repository, file, revision=reference.revision)
-    token = None if constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else get_token()
-    headers = {"authorization": f"Bearer {token}"} if token else {}
     label = str(reference.of(file))
-    return RemoteFile(get_session(), url, headers, label=label, first_bytes=first_bytes, exact=exact)
+    return RemoteFile(get_session(), url, credentials(), label=label, first_bytes=first_bytes, exact=exact)
 
 
 def _list(reference: HubReference) -> tuple[list[str], str | None]:
@@ -253,11 +256,9 @@ def _list(reference: HubReference) -> tuple[list[str], str | None]:
             return names, None
         _check_online(reference)
     try:
-        info = HfApi(library_name="terazi").model_info(
-            reference.repository, revision=reference.revision, timeout=_API_S
-        )
-    except HfHubHTTPError as error:
-        raise refused(error.response.status_code, error.response.headers, str(reference)) from None
+        return list_repository(reference)
+    except TeraziError:
+        raise
     except OfflineModeIsEnabled:
         raise _offline(reference) from None
     except Exception as error:
@@ -269,7 +270,6 @@ def _list(reference: HubReference) -> tuple[list[str], str | None]:
             f"{reference}: the Hugging Face hub can't be asked ({type(error).__name__}).",
             hint="Check the network and HF_ENDPOINT, or download the file and give its path.",
         ) from None
-    return [sibling.rfilename for sibling in info.siblings or ()], info.sha
 
 
 def _cached(reference: HubReference, file: str) -> str | None:

@@ -3,13 +3,11 @@
 Only ``os`` is used, no ``pathlib``: this is on the path of every command that weighs.
 """
 
-import os
-
 from terazi.errors import ModelFileError, UsageError
 from terazi.models.from_gguf import build_spec
 from terazi.models.gguf import GgufHeader, read_header
 from terazi.models.gguf_window import display
-from terazi.models.sources.files import is_directory, opened
+from terazi.models.sources.files import absolute, is_directory, opened
 from terazi.models.spec import ModelSpec
 from terazi.models.split import other_parts
 
@@ -48,7 +46,7 @@ def load_gguf(path: str, *, origin: str) -> ModelSpec:
         UsageError: there is no such file.
         ModelFileError: it can't be read as a model, or a part is missing.
     """
-    first = _read(os.path.abspath(path), 0)  # noqa: PTH100 - see above
+    first = _read(absolute(path), 0)
     parts = [first]
     others = other_parts(first)
     for i, other in enumerate(others, start=1):
@@ -73,7 +71,7 @@ def load_local_companion(path: str, part: str, *, origin: str) -> ModelSpec:
 
     if not path:
         raise UsageError(f"The path of the {part} file is empty.", hint="Give a .gguf file.")
-    return build_companion(_read(os.path.abspath(path), 0), part, origin=origin)  # noqa: PTH100 - see above
+    return build_companion(_read(absolute(path), 0), part, origin=origin)
 
 
 def _read(path: str, file_index: int) -> GgufHeader:

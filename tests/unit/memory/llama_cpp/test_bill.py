@@ -105,3 +105,9 @@ def test_host_weights_are_staged_on_a_card_that_takes_large_batches_over() -> No
     assert weigh(SPEC, settings, card, NO_FLAGS).on("CUDA0").compute_bytes > 0
     assert weigh(SPEC, replace(settings, op_offload=False), card, NO_FLAGS).on("CUDA0").compute_bytes == 0
     assert weigh(SPEC, settings, (device("RPC0"),), NO_FLAGS).on("RPC0").compute_bytes == 0
+
+
+@pytest.mark.parametrize("architecture", ["rwkv6", "rwkv7", "minimax-m3"])
+def test_a_model_without_what_its_architecture_divides_by_is_one_sentence(architecture: str) -> None:
+    with pytest.raises(ModelFileError, match="contradicts itself"):
+        weigh(replace(SPEC, architecture=architecture), LlamaCppSettings(n_ctx=512), (), NO_FLAGS)
