@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parent.parent
-REFERENCE = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 HEAD = "<!-- written by `make docs` from the code; edit the code instead -->\n"
 
 
@@ -126,11 +126,20 @@ def _block(text: str) -> str:
     return f"```text\n{text.rstrip()}\n```\n"
 
 
+def stories() -> str:
+    """The worked stories that the tests check, with their reasons."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from stories import page
+
+    return f"{HEAD}\n{page()}"
+
+
 PAGES = {
-    "command-line.md": command_line,
-    "configuration.md": configuration,
-    "documents.md": documents,
-    "device-map.svg": picture,
+    "reference/command-line.md": command_line,
+    "reference/configuration.md": configuration,
+    "reference/documents.md": documents,
+    "reference/device-map.svg": picture,
+    "guides/stories.md": stories,
 }
 
 
@@ -139,7 +148,7 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     stale = []
     for name, page in PAGES.items():
-        text, path = page(), REFERENCE / name
+        text, path = page(), DOCS / name
         if check:
             if not path.exists() or path.read_text() != text:
                 stale.append(name)
@@ -147,7 +156,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     if stale:
-        print(f"stale: docs/reference/{', '.join(stale)}; write them with: make docs", file=sys.stderr)
+        print(f"stale: docs/{', docs/'.join(stale)}; write them with: make docs", file=sys.stderr)
     return 1 if stale else 0
 
 

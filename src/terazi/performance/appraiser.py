@@ -15,6 +15,7 @@ from terazi.performance.forecast import Forecast, forecast, score
 from terazi.placement.pace import Pace
 from terazi.placement.plan import Plan, Verdict
 from terazi.placement.sums import place, short_twin
+from terazi.units import format_seconds
 
 #: Differences below this share are said to be none.
 _SAME = 0.005
@@ -68,7 +69,7 @@ class Appraiser:
         ours, theirs = self.forecast(chosen), self.forecast(plan)
         ratio = self.score(plan) / self.score(chosen)
         decode = f"{theirs.decode_tok_s.mid:.3g} against {ours.decode_tok_s.mid:.3g} tok/s"
-        first = f"first token after {theirs.ttft_s.mid:.2g} against {ours.ttft_s.mid:.2g} s"
+        first = f"first token after {format_seconds(theirs.ttft_s.mid)} against {format_seconds(ours.ttft_s.mid)}"
         if ratio > 1 + _SAME:
             said = f"it would gain {100 * (ratio - 1):.0f} % ({decode}, {first})"
         elif ratio < 1 - _SAME:
@@ -136,7 +137,7 @@ class Appraiser:
     def _seconds(
         self, twin: ModelSpec, settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Sequence[int]
     ) -> float:
-        """Seconds of an output token with so many of the last layers of *twin* on *devices*, the rest on the host."""
+        """Seconds of a token with so many of the last layers of *twin* on *devices*, the rest on the host."""
         laid = place(settings, devices, counts)
         if not devices:
             laid = replace(laid, n_gpu_layers=0, devices=("none",))

@@ -101,7 +101,11 @@ def plan_of(search: Search, workload: Workload, judged: Judged, reasons: Sequenc
     kv = sum(s.kv_bytes for s in judged.shares)
     if kv:
         kind = settings.type_k if settings.type_k == settings.type_v else f"{settings.type_k}/{settings.type_v}"
-        pinned = "as pinned" if {"type_k", "type_v"} & set(search.pins) else "nothing forces a smaller type"
+        pinned = "nothing forces a smaller type"
+        if {"type_k", "type_v"} & set(search.pins):
+            pinned = "as pinned"
+        elif settings.type_k != LlamaCppSettings().type_k:
+            pinned = "in f16 it would leave more of the layers in RAM"
         said.append(f"KV cache in {kind}: {format_bytes(kv)}; {pinned}.")
     if judged.bill.reasons:
         said += judged.bill.reasons

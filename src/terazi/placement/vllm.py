@@ -104,8 +104,17 @@ def solve_vllm(
             lacking.append(Rejected(option=name_group(tensor, pipeline), why=tried.reason.rstrip(".")))
     if not fitting:
         closest = nearest or Trial(spec, machine, settings, workload.users)
+        if least > len(cards) > 0:
+            # no setting helps, so none is tried
+            said = f"{_why_so_many(spec, cards, least)[0].rstrip('.')}, and there are {len(cards)}."
+            return refusal_of(spec, machine, closest, workload, users=workload.users, hopeless=said)
         return refusal_of(spec, machine, closest, served(closest, workload), users=workload.users)
     reasons = _why_so_many(spec, cards, least)
+    if len(cards) > DOMAIN and fitting[0][0].settings.pipeline_parallel > 1:
+        stages = fitting[0][0].settings.pipeline_parallel
+        said = f"One server joins {DOMAIN} cards, and a layer that is cut adds up over all its cards twice a token,"
+        said += f" so it is cut no further; {stages} such groups follow each other and hand one hidden state over."
+        reasons += (said,)
     plans = [plan_of(spec, machine, tried, work, reasons) for tried, work in fitting]
     return _best(plans, [t.settings for t, _ in fitting], lacking, appraiser)
 

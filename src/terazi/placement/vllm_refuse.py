@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from terazi.hardware.machine import Machine
@@ -14,18 +15,22 @@ from terazi.placement.plan import Alternative, Refusal
 from terazi.placement.vllm_trial import Trial
 
 _ALTERNATIVES: Final = 3
+#: Tokens of a usual block of the cache.
+_BLOCK: Final = 16
 #: Smaller shares of a card that are tried where it isn't free.
 _SHARES: Final = (0.9, 0.85, 0.8, 0.7, 0.5)
 #: Objections that more memory or a smaller cache would answer.
 _OF_MEMORY: Final = frozenset({"free", "blocks", "cache"})
 
 
-def refusal_of(spec: ModelSpec, machine: Machine, tried: Trial, workload: Workload, *, users: int) -> Refusal:
-    """The refusal of *tried*, which came nearest."""
+def refusal_of(
+    spec: ModelSpec, machine: Machine, tried: Trial, workload: Workload, *, users: int, hopeless: str = ""
+) -> Refusal:
+    """The refusal of *tried*, which came nearest; *hopeless* says why no setting of this model could fit."""
     return Refusal(
-        reason=tried.reason,
+        reason=f"{hopeless} {tried.reason}".strip(),
         shortfall=tried.shortfall,
-        alternatives=tuple(_alternatives(spec, machine, tried, users))[:_ALTERNATIVES],
+        alternatives=() if hopeless else tuple(islice(_alternatives(spec, machine, tried, users), _ALTERNATIVES)),
         closest=tried.shares,
         bill=tried.appraisal.bill,
         settings=tried.settings,
@@ -35,7 +40,7 @@ def refusal_of(spec: ModelSpec, machine: Machine, tried: Trial, workload: Worklo
 
 def _alternatives(spec: ModelSpec, machine: Machine, tried: Trial, users: int) -> Iterator[Alternative]:
     """Settings near the refused ones that fit, the smallest change first."""
-    for change, gives_up, settings in _changes(machine, tried):
+    for change, gives_up, settings in _changes(machine, tried, users):
         other = Trial(spec, machine, settings, users, tried.draft)
         if other.fits:
             yield Alternative(
@@ -46,11 +51,11 @@ def _alternatives(spec: ModelSpec, machine: Machine, tried: Trial, users: int) -
             )
 
 
-def _changes(machine: Machine, tried: Trial) -> Iterator[tuple[str, str, VllmSettings]]:
+def _changes(machine: Machine, tried: Trial, users: int) -> Iterator[tuple[str, str, VllmSettings]]:
     codes = {o.code for o in tried.appraisal.objections}
     yield from _corrections(tried, codes)
     if codes <= _OF_MEMORY:
-        yield from _savings(machine, tried, codes)
+        yield from _savings(machine, tried, codes, users)
 
 
 def _corrections(tried: Trial, codes: set[str]) -> Iterator[tuple[str, str, VllmSettings]]:
@@ -77,7 +82,9 @@ def _corrections(tried: Trial, codes: set[str]) -> Iterator[tuple[str, str, Vllm
         yield "vLLM's own batch limits", "the limits given", fewer
 
 
-def _savings(machine: Machine, tried: Trial, codes: set[str]) -> Iterator[tuple[str, str, VllmSettings]]:
+def _savings(
+    machine: Machine, tried: Trial, codes: set[str], users: int
+) -> Iterator[tuple[str, str, VllmSettings]]:
     """What takes less memory, or spreads it."""
     settings, appraisal = tried.settings, tried.appraisal
     pool, gpu = appraisal.pool, appraisal.resolved.target.gpu
@@ -89,6 +96,10 @@ def _savings(machine: Machine, tried: Trial, codes: set[str]) -> Iterator[tuple[
     if pool is not None and pool.longest and not pool.fits:
         shorter = replace(settings, max_model_len=pool.longest)
         yield f"--max-model-len {pool.longest}", "longer sequences", shorter
+    if tried.crowded and pool is not None:
+        each = pool.tokens // users // _BLOCK * _BLOCK
+        if 0 < each < pool.max_model_len:
+            yield f"--max-model-len {each}", "longer sequences", replace(settings, max_model_len=each)
     if settings.kv_cache_dtype == "auto" and gpu:
         yield "--kv-cache-dtype fp8", "precision of the cache", replace(settings, kv_cache_dtype="fp8")
     if not settings.enforce_eager and gpu:
