@@ -1,4 +1,4 @@
-"""The solver against llama.cpp's own ``--fit``, whose layouts ``engine_fit`` redoes (held against the binary in e2e).
+"""The solver against llama.cpp's own ``--fit``, which ``engine_fit`` redoes (held against the binary in e2e).
 
 Both get the same room on two or three unequal cards. Ours must hold no less on them, and be at least as fast.
 """

@@ -85,7 +85,8 @@ def name_option(judged: Judged, beside: Judged) -> str:
     if counts and in_ram:
         words.append(f"{in_ram} layers in RAM")
     if judged.settings.n_cpu_moe:
-        words.append(f"the experts of {judged.settings.n_cpu_moe} blocks in RAM")
+        more = " and some of one more" if judged.settings.override_tensor else ""
+        words.append(f"the experts of {judged.settings.n_cpu_moe} blocks{more} in RAM")
     if judged.settings.type_k != beside.settings.type_k:
         words.append(f"a KV cache in {judged.settings.type_k}")
     if judged.settings.n_ubatch != beside.settings.n_ubatch:

@@ -42,6 +42,10 @@ JUDGED_BLOCKS = 250
 #: Up to so many times the slowest card in use for a layer, the host may be worth a look.
 _COMPARABLE = 2.0
 
+#: Experts' matrices of one block that stay in RAM where a part of it fits a card, a third of them and two thirds
+#: (``get_overflow_pattern`` in llama.cpp's ``common/fit.cpp``, b11434).
+_SOME_EXPERTS = ("ffn_down", "ffn_(gate|up|gate_up)")
+
 Counts = tuple[int, ...]
 
 
@@ -355,10 +359,23 @@ class Search:
         for more in range(_CORRECTIONS):
             tried = replace(settings, n_cpu_moe=min(blocks + more, self.spec.block_count))
             space = self._survey(tried, devices, partial=False)
-            seen += [self.weigh(place(tried, devices, f.counts)) for f in self._wholes(space)[:1]]
-            if any(not j.shortfall for j in seen):
-                break
+            seen += self._corrected(tried, devices, space, lambda s: self._wholes(s)[:1])
+            fits = [j for j in seen if not j.shortfall]
+            if fits:
+                return [*self._parts_of_one_more(fits[0]), *seen]
         return seen
+
+    def _parts_of_one_more(self, judged: Judged) -> list[Judged]:
+        """*judged* with a part of the last block's experts back on its card, the most first; what fits of it."""
+        last = judged.settings.n_cpu_moe - 1
+        for matrices in _SOME_EXPERTS if last >= 0 else ():
+            if not self.may_judge():
+                break
+            kept = (rf"blk\.{last}\.{matrices}_(ch|)exps", "CPU")
+            found = self.weigh(replace(judged.settings, n_cpu_moe=last, override_tensor=(kept,)))
+            if not found.shortfall:
+                return [found]
+        return []
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
         """The largest ``-ngl`` that fits where the engine's own rule, or a pinned ``-ts``, shares layers out."""
