@@ -6,6 +6,8 @@ The cases are ``tests/golden/bill_cases.json`` (and, with ``--published``, ``tes
 headers of published models, commands, and the bytes that llama.cpp b11434 reserved for them. Each model is written
 as a sparse file with its whole vocabulary, and its commands go through one ``terazi weigh --commands``. A cell is
 one device of one command. A miss is printed with both figures and with the bill's own reasons.
+Commands that the engine refuses are not among them (``test_limits.py`` has those), nor are two whose compute
+buffers of 23 and 37 GiB were never really reserved.
 """
 
 import argparse

@@ -87,15 +87,33 @@ def watts(case: Case, shape: Shape) -> float:
 
 
 def fit_hbm(cases: Sequence[Case], memory: float) -> Shape:
-    """Base and compute by least squares of the share of the dynamic power, *memory* given."""
+    """Base and compute of the share of the dynamic power, *memory* given, every row counting alike."""
     xs, ys = [], []
     for case in cases:
         per_card = float(case.row["power_w"]) / int(case.row["count"])
         share = (per_card - case.draw.idle_w) / (case.draw.tdp_w - case.draw.idle_w)
         xs.append(case.load.compute**CONCAVITY)
         ys.append(share - memory * case.load.memory)
-    slope, base = statistics.linear_regression(xs, ys)
+    slope, base = least_absolute(xs, ys)
     return Shape(waiting=0.15, base=base, memory=memory, compute=slope)
+
+
+def least_absolute(xs: Sequence[float], ys: Sequence[float]) -> tuple[float, float]:
+    """Slope and intercept with the least absolute error, so that one odd kernel doesn't bend the line.
+
+    Iteratively reweighted least squares (Schlossmacher, JASA 1973); 60 rounds, which settle the third decimal.
+    """
+    weights = [1.0] * len(xs)
+    slope = base = 0.0
+    for _ in range(60):
+        total = sum(weights)
+        mean_x = sum(w * x for w, x in zip(weights, xs, strict=True)) / total
+        mean_y = sum(w * y for w, y in zip(weights, ys, strict=True)) / total
+        spread = sum(w * (x - mean_x) ** 2 for w, x in zip(weights, xs, strict=True))
+        slope = sum(w * (x - mean_x) * (y - mean_y) for w, x, y in zip(weights, xs, ys, strict=True)) / spread
+        base = mean_y - slope * mean_x
+        weights = [1 / max(1e-4, abs(y - base - slope * x)) for x, y in zip(xs, ys, strict=True)]
+    return slope, base
 
 
 def fit_geforce(cases: Iterable[Case]) -> Shape:

@@ -105,13 +105,18 @@ def models() -> Iterator[str]:
     yield f"The intervals of the same card cover {inside:.0%} of the rows per token, {first:.0%} of first tokens."
 
 
-def main() -> int:
-    """Write the tables into the page, or check them."""
-    page = PAGE.read_text(encoding="utf-8")
+def written(page: str) -> str:
+    """*page* with the tables as they are now."""
     before, rest = page.split(BEGIN)
     after = rest.split(END)[1]
     tables = "\n".join((*cards(), "", *models())) + "\n"
-    wanted = f"{before}{BEGIN}\n{tables}\n{END}{after}"
+    return f"{before}{BEGIN}\n{tables}\n{END}{after}"
+
+
+def main() -> int:
+    """Write the tables into the page, or check them."""
+    page = PAGE.read_text(encoding="utf-8")
+    wanted = written(page)
     if "--check" in sys.argv:
         return 0 if page == wanted else 1
     PAGE.write_text(wanted, encoding="utf-8")

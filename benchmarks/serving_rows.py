@@ -40,7 +40,8 @@ SHIPPED = {
 _CHAT_PROMPT = 250
 _CHUNK = 8192
 #: Share of a card that vLLM takes, and what graphs and activations need of it.
-_SHARE, _WORKING_BYTES = 0.90, 3e9
+#: (LLMServingSim: 1.24 GB on an RTX 4090 beside weights and cache; an H100's larger batches take more).
+_SHARE, _WORKING_SHARE = 0.90, 0.045
 _VOCABULARY_BYTES = 2 * 150_000
 
 
@@ -53,12 +54,13 @@ class CardSheet:
     memory_bytes: float
     fabric: Fabric
     float8: float  # how many times the FP16 rate it multiplies 8-bit floats at; 0 if it can't
+    unpacking: str  # the constant of its kernels that unpack weights on the way
 
 
 CARDS = {
-    "H100 SXM5 80 GB": CardSheet(3350e9, 989e12, 80e9, Fabric(Wire.NVLINK, 450e9), 2.0),
-    "DGX Spark (GB10)": CardSheet(273.2e9, 125e12, 120e9, Fabric(Wire.HOST, 8e9), 2.0),
-    "GeForce RTX 3090": CardSheet(936.2e9, 71.2e12, 24e9, Fabric(Wire.HOST, 7.9e9), 0.0),
+    "H100 SXM5 80 GB": CardSheet(3350e9, 989e12, 80e9, Fabric(Wire.NVLINK, 450e9), 2.0, "compute_4"),
+    "DGX Spark (GB10)": CardSheet(273.2e9, 125e12, 120e9, Fabric(Wire.HOST, 8e9), 2.0, "compute_4"),
+    "GeForce RTX 3090": CardSheet(936.2e9, 71.2e12, 24e9, Fabric(Wire.HOST, 7.9e9), 0.0, "compute_16"),
 }
 
 
@@ -122,7 +124,8 @@ def rank_of(card: str, precision: str, constants: Mapping[str, float]) -> Rank:
     """The card under *constants*."""
     sheet, kind = CARDS[card], bits_class(BITS[precision])
     double = kind == "8" and sheet.float8 > 0
-    compute = constants[f"compute_{kind if kind != '8' or double else '4'}"]
+    whole = kind == "16" or double
+    compute = constants[f"compute_{kind}" if whole else sheet.unpacking]
     return Rank(
         bandwidth=sheet.bandwidth,
         memory=constants["memory"],
@@ -155,7 +158,7 @@ def _places(run: Run, length: int) -> int:
     """Sequences of *length* tokens that the KV cache of one rank holds."""
     stage = run.stage
     held = stage.dense_bytes + stage.expert_bytes + _VOCABULARY_BYTES * stage.hidden / stage.tensor
-    left = _SHARE * CARDS[run.card].memory_bytes - _WORKING_BYTES - held
+    left = _SHARE * CARDS[run.card].memory_bytes - _WORKING_SHARE * CARDS[run.card].memory_bytes - held
     return max(1, int(left / (stage.kv_bytes(length) - stage.state_bytes)))
 
 

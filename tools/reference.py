@@ -14,6 +14,56 @@ from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
+#: ``terazi weigh --json``, key by key, two levels deep. A test holds it against what is printed.
+WEIGHING = {
+    "schema": "`terazi.weighing/1`; keys may be added under it, none is taken away or changes its meaning",
+    "model": "what was read of the model",
+    "model.name": "its file's own name for it",
+    "model.format": "`gguf` or `safetensors`",
+    "model.architecture": "as the file says it",
+    "model.quantisation": "the type of most of its weights",
+    "model.parameter_count": "elements of all tensors",
+    "model.block_count": "blocks, draft heads included",
+    "model.context_length": "tokens that it was trained for",
+    "model.embedding_length": "elements of a token's embedding",
+    "model.vocab_size": "tokens of its vocabulary",
+    "model.weights_bytes": "bytes of all tensors",
+    "model.file_bytes": "bytes of all files",
+    "model.files": "`path`, `size_bytes`, `data_offset` and `alignment` of each",
+    "model.origin": "what was asked for",
+    "model.reasons": "what about the tensors was estimated",
+    "companions": "files loaded beside it: `part`, `flag`, `scale`, and keys of `model`",
+    "machine": "[Machine](#machine)",
+    "workload": "[Workload](#workload)",
+    "verdict": "`fits`, `fits-offloaded` (a part in RAM) or `refused`",
+    "plan": "what would be started; if refused, what came closest",
+    "plan.id": "hash of model, machine and settings; null if refused",
+    "plan.engine": "`llama.cpp`, `vllm` or `ollama`",
+    "plan.settings": "[LlamaCppSettings](#llamacppsettings) or [VllmSettings](#vllmsettings)",
+    "plan.argv": "the command, word by word",
+    "plan.devices": "[DeviceShare](#deviceshare) of each device, the host last, with its `peak_bytes`",
+    "plan.reasons": "why so, in sentences",
+    "plan.rejected": "[Rejected](#rejected) of each layout, setting or engine that was not taken",
+    "bill": "[Bill](#bill)",
+    "bill.engine": "whose rules it follows",
+    "bill.build": "and of which build",
+    "bill.exact": "false as soon as a line is an upper bound",
+    "bill.reasons": "why it isn't exact",
+    "bill.lines": "[BillLine](#billline) of each allocation",
+    "bill.page_cache": "file pages that the kernel may drop; in no total",
+    "bill.loading": "held only while loading",
+    "bill.process": "of the program itself, besides its buffers",
+    "bill.growth": "ceilings of what may come later",
+    "bill.total_bytes": "the sum of `lines`",
+    "forecast": "[Forecast](#forecast), or null",
+    "power": "of plans that have a forecast of power: watts, energy, cost; else null",
+    "refusal": "null unless refused",
+    "refusal.reason": "why, in a sentence",
+    "refusal.shortfall": "[Shortfall](#shortfall) of each device that lacks room, with its `missing_bytes`",
+    "refusal.alternatives": "[Alternative](#alternative)s, the nearest first",
+    "notes": "what a person should know besides",
+    "verification": "[Verification](#verification) if `--verify` asked the engine, else null",
+}
 HEAD = "<!-- written by `make docs` from the code; edit the code instead -->\n"
 
 
@@ -60,13 +110,17 @@ def documents() -> str:
     from terazi.performance.energy import MonthlyBill, PhasePower, PowerReport, Tariff
     from terazi.performance.forecast import Forecast, Interval
     from terazi.performance.host_power import PsuCheck
-    from terazi.placement.plan import Alternative, DeviceShare, Shortfall
+    from terazi.placement.plan import Alternative, DeviceShare, Rejected, Shortfall
     from terazi.service.verification import Asked, Verification
     from terazi.telemetry.reconciliation import BufferRow, ProcessMemory, Reconciliation
 
     parts = [HEAD, "# The JSON documents\n", "Bytes, seconds and watts. Unknown is `null`.\n"]
+    parts += ["## The weighing\n", "What `terazi weigh --json` prints, on one line.\n", "| key | says |\n|---|---|"]
+    parts += [f"| `{key}` | {meaning} |" for key, meaning in WEIGHING.items()]
+    shape = '{"schema": "terazi.error/1", "command": …, "error": {"message": …, "hint": …, "exit_code": …}}'
+    parts += [f"\nWith `--commands` a command that can't be weighed gets `{shape}` in its place.\n"]
     nouns = (
-        Machine, Host, Device, Workload, LlamaCppSettings, VllmSettings, Bill, BillLine, DeviceShare, Shortfall,
+        Machine, Host, Device, Workload, LlamaCppSettings, VllmSettings, Bill, BillLine, DeviceShare, Rejected, Shortfall,
         Alternative, Forecast, Interval, PowerReport, PhasePower, MonthlyBill, CapAdvice, PsuCheck, Tariff,
         Comparison, Option, Volume, Verification, Asked, Reconciliation, BufferRow, ProcessMemory,
     )  # fmt: skip

@@ -192,6 +192,9 @@ def test_a_bad_model_file_is_one_sentence(tmp_path: Path, case: str, command: st
         (["weigh", "demo", "--price-per-kwh", "cheap"], 2, "must be a price"),
         (["weigh", "demo", "--context", "32K"], 2, "write 32768"),
         (["weigh", "demo", "--on", "nowhere.json"], 2, "nowhere.json"),
+        (["weigh", "demo", "--on", "RTX 4090, RTX 3060"], 2, "put a + between"),
+        (["weigh", "demo", "--on", "RTX 4090 + 64"], 2, "write 64GiB"),
+        (["weigh", "demo", "--tensor-parallel", "2"], 2, "--engine vllm"),
         (["weigh", "demo", "--on", "pipe.json"], 2, "not a regular file"),
         (["weigh", "demo", "--on", "half.json"], 2, "surrogates"),
         (["weigh", "--", "vllm", "serve", "x", "--max-model-len", "9e99"], 2, "no number"),
@@ -348,7 +351,7 @@ def test_a_command_with_a_draft_names_both_files_and_what_each_holds(tmp_path: P
     assert set(by_part) == {"", "draft"}
     (host,) = document["plan"]["devices"]
     assert host["beside_bytes"] == by_part["draft"]
-    assert any("speculation" in text for text in document["forecast"]["basis"])
+    assert any("guessing ahead" in text for text in document["forecast"]["basis"])
     again = json.loads(terazi(tmp_path, "weigh", "--json", "--", *document["plan"]["argv"]).stdout)
     assert again["bill"]["lines"] == document["bill"]["lines"]
     page = terazi(tmp_path, "weigh", "--", *command).stdout

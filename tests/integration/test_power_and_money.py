@@ -58,6 +58,11 @@ def test_terms_from_the_configuration(model: str, tmp_path: Path, capsys: pytest
     page = capsys.readouterr().out
     assert "CHF" in page
     assert "77 W at work, as you said" in page
+    assert main(["weigh", model, "--on", MACHINE, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    said = document["forecast"]
+    assert said["cost_per_mtok"]["mid"] == pytest.approx(0.25 * said["kwh_per_mtok"]["mid"])
+    assert not any(text.startswith("no cost") for text in said["basis"])
 
 
 def test_pictures_are_written_whole(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from terazi.errors import TeraziError, UsageError
 #: Command → (module, one line of help). A module has ``add_arguments(parser)`` and ``run(args) -> int``.
 COMMANDS: Final = {
     "weigh": ("terazi.cli.weigh", "say what a model, or a ready command line, would hold where"),
+    "calibrate": ("terazi.cli.calibrate", "measure this machine, so that forecasts rest on it"),
     "cost": ("terazi.cli.cost", "own hardware against hosted alternatives, for a month of the same work"),
     "up": ("terazi.cli.up", "plan, launch and serve at one address"),
     "chat": ("terazi.cli.chat", "talk to a served model"),

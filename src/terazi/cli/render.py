@@ -216,6 +216,8 @@ def render_forecast(forecast: Forecast, *, at_the_wall: bool = False) -> str:
     lines += [f"  {name:<20} {_interval(value, unit)}" for name, value, unit in rows]
     lines.append(f"  {'first token after':<20} {_seconds(forecast.ttft_s)}")
     lines.append(f"  {'between tokens':<20} {_seconds(forecast.itl_s)}")
+    if forecast.users_at_slo is not None:
+        lines.append(f"  {'within the limits':<20} {_interval(forecast.users_at_slo, 'users at once')}")
     if forecast.power_w is not None and not at_the_wall:
         lines.append(f"  {'power':<20} {_interval(forecast.power_w, 'W')}")
     if forecast.kwh_per_mtok is not None and not at_the_wall:

@@ -7,17 +7,29 @@ from terazi.cli.terminal import harmless, one_line
 from terazi.performance.cost import Option
 from terazi.service.costing import CostReport
 
-#: What each kind asks of its user, and leaves to them: (how it starts, who decides).
+#: What each kind asks of its user and leaves to them: (convenience, control, both in a sentence).
 TRADE_OFF: Final = {
-    "own": ("you run it", "all yours: any model, nothing leaves"),
-    "hyperscaler": ("minutes, and quotas", "your instance, their building"),
-    "gpu cloud": ("minutes, if there is one", "your instance, their building"),
-    "serverless": ("cold starts", "your image, their scheduler"),
-    "api": ("at once, rate limits", "their models, versions and logs"),
+    "own": (
+        "you run it",
+        "all yours",
+        "any model, no limits but the machine's; nothing leaves the house; you mend it",
+    ),
+    "hyperscaler": (
+        "minutes",
+        "your instance",
+        "quotas and sales talks; paid by the hour, also idle; their building",
+    ),
+    "gpu cloud": ("minutes", "your instance", "if one is free; paid by the hour, also idle; their building"),
+    "serverless": ("cold starts", "your image", "paid while it works; seconds to minutes to wake; their scheduler"),
+    "api": (
+        "at once",
+        "theirs",
+        "nothing to run; rate limits; their choice of models and versions; they see the texts",
+    ),
 }
 #: How many of a kind the table shows unless asked for all.
 _OF_EACH_KIND: Final = 3
-_HEAD: Final = ("option", "a month", "per Mtok", "own is cheaper", "paid back", "as of", "to start", "control")
+_HEAD: Final = ("option", "a month", "per Mtok", "own is cheaper", "paid back", "as of", "convenience", "control")
 
 
 def render_cost(report: CostReport, *, every: bool = False) -> str:
@@ -36,8 +48,10 @@ def render_cost(report: CostReport, *, every: bool = False) -> str:
     ]
     if len(shown) < len(comparison.hosted):
         lines.append(f"{len(comparison.hosted) - len(shown)} dearer ones aren't shown (--all)")
+    kinds = dict.fromkeys(o.kind for o in (*([comparison.own] if comparison.own else []), *shown))
+    lines += ["", *(f"  {kind:<12} {TRADE_OFF[kind][2]}" for kind in kinds), ""]
     if comparison.own is not None:
-        lines += ["", f"own hardware {comparison.own.note}"]
+        lines.append(f"own hardware {comparison.own.note}")
     lines += [f"note: {note}" for note in comparison.notes]
     lines += [f"left out: {one_line(text)}" for text in comparison.left_out]
     notes = dict.fromkeys(f"{o.name}: {o.note}" for o in shown if o.note)
@@ -76,7 +90,7 @@ def _table(own: Option | None, options: Sequence[Option]) -> list[str]:
 
 
 def _row(option: Option) -> tuple[str, ...]:
-    start, control = TRADE_OFF[option.kind]
+    start, control, _ = TRADE_OFF[option.kind]
     if option.kind == "own":
         cheaper, back = "-", "-"
     else:

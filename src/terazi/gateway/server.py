@@ -70,6 +70,8 @@ class Gateway:
             await runner.cleanup()
             if isinstance(problem, OSError):
                 raise _no_address(self._host, self._port, problem) from problem
+            if isinstance(problem, ValueError):  # a host with a null byte, or one that no name can be
+                raise _no_address(self._host, self._port, OSError(str(problem))) from problem
             raise
         self._runner = runner
         # Several addresses (localhost is two) share the port unless it was 0; the first one is shown.

@@ -120,7 +120,7 @@ class Link:
 
     a: str
     b: str
-    kind: str  # "nvlink" | "pcie-p2p" | "host"
+    kind: str  # "nvlink" | "pcie-p2p" | "host" | "ethernet"
     bandwidth: Figure  # bytes per second, one way
 
 

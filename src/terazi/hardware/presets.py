@@ -154,6 +154,10 @@ def _find(part: str, name: str, catalogue: Catalogue) -> GpuRecord | None:
                 f"starts like RAM, but {amount[1].strip()!r} isn't understood",
                 "RAM is ddr3, ddr4 or ddr5: " + EXAMPLE,
             )
+        if "," in part:
+            _fail(part, "is no card of the catalogue", "put a + between cards: " + EXAMPLE)
+        if re.fullmatch(r"\s*\d{1,6}\s*", part):
+            _fail(part, "is no card, and as RAM it lacks its unit", f"write {part.strip()}GiB")
         raise UsageError(f"in {part!r}: {error.message}", hint=error.hint) from None
 
 

@@ -225,6 +225,6 @@ def _read_pcie(r: _Reader) -> PcieLink:
 def _read_link(r: _Reader) -> Link:
     r.only(Link)
     kind = r.text("kind")
-    if kind not in {"nvlink", "pcie-p2p", "host"}:
-        r._fail("kind", "is none of nvlink, pcie-p2p, host")  # noqa: SLF001 - this module's own reader
+    if kind not in {"nvlink", "pcie-p2p", "host", "ethernet"}:
+        r._fail("kind", "is none of nvlink, pcie-p2p, host, ethernet")  # noqa: SLF001 - this module's own reader
     return Link(a=r.text("a"), b=r.text("b"), kind=kind, bandwidth=r.figure("bandwidth"))

@@ -11,6 +11,7 @@ from terazi.memory.bill import HOST, Bill
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
+from terazi.performance.calibration import Calibration
 from terazi.performance.forecast import Forecast, forecast, score
 from terazi.placement.pace import Pace
 from terazi.placement.plan import Plan, Verdict
@@ -24,19 +25,24 @@ _SAME = 0.005
 class Appraiser:
     """Judges the plans of one model on one machine; each plan is forecast once."""
 
-    def __init__(self, spec: ModelSpec, machine: Machine, workload: Workload) -> None:
+    def __init__(
+        self, spec: ModelSpec, machine: Machine, workload: Workload, calibration: Calibration | None = None
+    ) -> None:
+        self._calibration = calibration
         self._spec = spec
         self._machine = machine
         self._workload = workload
         self._known: dict[str, Forecast] = {}
-        self._judge = score(spec, machine, workload)
+        self._judge = score(spec, machine, workload, calibration)
         self._marks: dict[str, float] = {}
 
     def forecast(self, plan: Plan) -> Forecast:
         """What to expect of *plan*."""
         known = self._known.get(plan.id)
         if known is None:
-            known = self._known[plan.id] = forecast(self._spec, plan, self._machine, self._workload)
+            known = self._known[plan.id] = forecast(
+                self._spec, plan, self._machine, self._workload, calibration=self._calibration
+            )
         return known
 
     def score(self, plan: Plan) -> float:
@@ -150,7 +156,7 @@ class Appraiser:
             devices=(),
             bill=Bill(engine="llama.cpp", build=BUILD, lines=()),
         )
-        return 1 / score(twin, self._machine, self._workload)(plan)
+        return 1 / score(twin, self._machine, self._workload, self._calibration)(plan)
 
 
 def _kind(device: Device) -> tuple[object, ...]:

@@ -6,6 +6,22 @@ machine has no data sheet that holds, and a better catalogue must not change wha
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class KernelTime(NamedTuple):
+    """How long one tensor type's matrices take, by how many tokens go at once.
+
+    Args:
+        dtype: ggml's name of the type (``q4_K``).
+        batches: (tokens at once, seconds for each byte of the matrix), ascending.
+        rows: (tokens at once, seconds for each row besides): a kernel is entered and left once a row, so the short
+            rows of a small model cost more a byte.
+    """
+
+    dtype: str
+    batches: tuple[tuple[int, float], ...]
+    rows: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +35,10 @@ class DeviceCalibration:
 
     and a prompt ``flops/prefill_flops_per_s`` and the same ``step_s`` and ``layers·layer_s`` for each micro-batch.
 
+    Where the kernels of single tensor types were timed (``kernels`` isn't empty), their times take the place of
+    weights, operations and layers; ``performance.kernels`` says how. On a CPU one figure for all types can be off
+    by a factor of two: it unpacks some of them far faster than others, and multiplies only some in blocks.
+
     Args:
         device: the engine's own name (``CUDA0``), or ``Host`` for the CPU and its RAM.
         name: what the device called itself when it was measured; another name voids the figures.
@@ -31,6 +51,12 @@ class DeviceCalibration:
         batch_flops_per_s: operations of the streams after the first; None: as fast as a prompt's.
         decode_spread, prefill_spread: measured over predicted that eight of ten of its points stay within.
         points: how many runs the figures rest on.
+        kernels: what each tensor type takes.
+        layer_batches: (tokens at once, seconds a layer beside its matrices), ascending.
+        attention_flops_per_s: operations of attention of a step, while the cache is read; takes the place of
+            ``kv_bytes_per_s`` where it was measured.
+        prefill_attention_flops_per_s: the same for a prompt.
+        vocab_s: seconds for each entry of the vocabulary that every sampled token takes.
     """
 
     device: str
@@ -45,6 +71,11 @@ class DeviceCalibration:
     decode_spread: tuple[float, float] | None = None
     prefill_spread: tuple[float, float] | None = None
     points: int = 0
+    kernels: tuple[KernelTime, ...] = ()
+    layer_batches: tuple[tuple[int, float], ...] = ()
+    attention_flops_per_s: float | None = None
+    prefill_attention_flops_per_s: float | None = None
+    vocab_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

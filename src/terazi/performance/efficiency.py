@@ -8,13 +8,15 @@ beside it is a line of ``benchmarks/fit_speed.py``'s print-out over ``benchmarks
 import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from terazi.hardware.host import cpu_flops
 from terazi.hardware.machine import Basis, Device, Figure, Host
-from terazi.performance.calibration import DeviceCalibration
 from terazi.performance.card_factors import decode_factor, prompt_factor
 from terazi.performance.roofline import Efficiency, Rates
+
+if TYPE_CHECKING:
+    from terazi.performance.calibration import DeviceCalibration
 
 
 class CardClass(StrEnum):
@@ -127,6 +129,8 @@ _ASSUMED_CORE_FLOPS: Final = 20e9
 _SMALLEST_READ: Final = 2.02e9
 #: Cards without usable FP16 (GTX 10 series) compute in FP32 and int8: at least this many operations per byte.
 _MIN_FLOPS_PER_BYTE: Final = 25.0
+#: Apple's newest chips list no rate; those that do have 25 to 38 operations a byte, the later ones 33 to 40.
+_APPLE_FLOPS_PER_BYTE: Final = 34.0
 
 # Compiled when first used (``re`` keeps them): a machine without cards needs none.
 _HBM: Final = r"\b(A30|A100|H100|H200|H20|GH200|B100|B200|GB200|B300|V100|P100|A800|H800)"
@@ -180,11 +184,13 @@ def with_prompt_factor(efficiency: Efficiency, factor: float) -> Efficiency:
 
 def prompt_flops(card_class: CardClass, listed: float | None, bandwidth: float) -> float:
     """The rate that a prompt's operations are measured against: with 16-bit accumulation, as llama.cpp does."""
+    if listed is None and card_class is CardClass.APPLE:
+        return _APPLE_FLOPS_PER_BYTE * bandwidth
     doubled = (listed or 0.0) * (_GEFORCE_DOUBLE if card_class is CardClass.GEFORCE else 1.0)
     return max(doubled, _MIN_FLOPS_PER_BYTE * bandwidth)
 
 
-def speed_of_device(device: Device, calibrated: DeviceCalibration | None = None) -> Speed:
+def speed_of_device(device: Device, calibrated: "DeviceCalibration | None" = None) -> Speed:
     """What *device* should deliver; what was *calibrated* on this machine counts before any table."""
     card_class = classify(device)
     efficiency = CLASSES[card_class]
@@ -216,7 +222,7 @@ def speed_of_device(device: Device, calibrated: DeviceCalibration | None = None)
     return speed if calibrated is None else with_calibration(speed, calibrated)
 
 
-def with_calibration(speed: Speed, found: DeviceCalibration) -> Speed:
+def with_calibration(speed: Speed, found: "DeviceCalibration") -> Speed:
     """*speed* with what was measured on this machine in place of the class's constants."""
     rates, e = speed.rates, speed.rates.efficiency
     if found.decode_bytes_per_s is not None:
@@ -243,7 +249,7 @@ def with_calibration(speed: Speed, found: DeviceCalibration) -> Speed:
     )
 
 
-def speed_of_host(host: Host, calibrated: DeviceCalibration | None = None) -> Speed:
+def speed_of_host(host: Host, calibrated: "DeviceCalibration | None" = None) -> Speed:
     """What the CPU and its RAM should deliver; what was *calibrated* on this machine counts first."""
     name = host.cpu_name or "CPU"
     cores = max(1, host.cores)

@@ -3,32 +3,29 @@
 In: ``ModelSpec``, ``Plan``, ``Machine``, ``Workload``, a ``Calibration`` if there is one. Out: ``Forecast``.
 """
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import Machine
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
-from terazi.memory.vllm.settings import VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import DECODE_SPREAD, PREFILL_SPREAD
-from terazi.performance.guessing import guessing_of, guessing_words
 from terazi.performance.outlook import Forecast, Interval, faster, slower, widen
 from terazi.performance.power import NO_POWER_OF_CPU
-from terazi.performance.queueing import Load, Served, serve, users_at_slo
-from terazi.performance.speculation import ACCEPTED_SPREAD
 from terazi.performance.timing import Timing
 from terazi.placement.plan import Plan
 
-__all__ = ["Forecast", "Interval", "forecast", "score", "users_within"]
+if TYPE_CHECKING:
+    from terazi.performance.calibration import Calibration
+
+__all__ = ["Forecast", "Interval", "forecast", "score"]
 
 #: Widening of the interval per doubling of the streams, down and up: dense batches of the table stay within 16 % at
 #: 32 streams, routed experts within a third.
 _DENSE_WIDEN, _EXPERT_WIDEN = (0.03, 0.02), (0.06, 0.03)
-#: llama-server works prompts in the order they came; clumping as vLLM's is assumed.
-_OWN_PROMPTS, _CLUMPING, _ENTRY_S = 1.0, 0.062, 0.0
 
 
 def forecast(
@@ -38,7 +35,7 @@ def forecast(
     workload: Workload,
     *,
     tariff_per_kwh: float | None = None,
-    calibration: Calibration | None = None,
+    calibration: "Calibration | None" = None,
     accepted: float | None = None,
     cached: int = 0,
 ) -> Forecast:
@@ -50,7 +47,7 @@ def forecast(
         accepted: guessed tokens that are right, of those drafted, where the plan guesses; None is assumed.
         cached: tokens of the prompt that the prefix cache holds already.
     """
-    if isinstance(plan.settings, VllmSettings):
+    if not isinstance(plan.settings, LlamaCppSettings):
         from terazi.performance.vllm_forecast import forecast_vllm
 
         return forecast_vllm(
@@ -77,10 +74,13 @@ def forecast(
     prefill_spread = model.spread(prefill.by_device, PREFILL_SPREAD)
     basis = [*model.words()]
     gain_alone = gain = 1.0
-    guessed = guessing_of(spec, plan.bill, settings, model, streams=1, depth=depth, accepted=accepted)
-    if guessed is not None:
+    if settings.speculation.kinds:
+        from terazi.performance.guessing import guessing_of, guessing_words
+        from terazi.performance.speculation import ACCEPTED_SPREAD
+
+        guessed = guessing_of(spec, plan.bill, settings, model, streams=1, depth=depth, accepted=accepted)
         many = guessing_of(spec, plan.bill, settings, model, streams=streams, depth=depth, accepted=accepted)
-        gain_alone, gain = guessed.gain, many.gain if many is not None else 1.0
+        gain_alone, gain = guessed.gain, many.gain
         basis.append(guessing_words(guessed, many, streams, accepted))
         if accepted is None:
             alone_spread = alone_spread[0] * ACCEPTED_SPREAD[0], alone_spread[1] * ACCEPTED_SPREAD[1]
@@ -88,11 +88,13 @@ def forecast(
     together_spread = widen(model.spread(together.by_device, DECODE_SPREAD), by, streams)
 
     first = slower(prefill.seconds, prefill_spread)
-    step = slower(alone.seconds, alone_spread)
+    step = slower(model.first_token_s(alone), alone_spread)
     ttft = Interval(low=first.low + step.low, mid=first.mid + step.mid, high=first.high + step.high)
     itl, share = together.seconds, 0.0
     if workload.users > 1:
-        seen = _served(model, replace(workload, prompt=prompt), workload.users, known)
+        from terazi.performance.many_users import served
+
+        seen = served(model, workload, workload.users, known)
         itl, share = seen.tpot_s, seen.prefill_share
         ttft = slower(seen.ttft_s, prefill_spread)
 
@@ -110,6 +112,14 @@ def forecast(
         basis=tuple(basis),
         prefill_share=share,
     )
+    if workload.ttft_limit_s is not None or workload.itl_limit_s is not None:
+        from terazi.performance.many_users import served
+        from terazi.performance.queueing import within_limits
+
+        users = within_limits(
+            lambda n: served(model, workload, n, known), workload, prefill_spread, together_spread
+        )
+        said = replace(said, users_at_slo=users)
     if not machine.devices:  # start-up is part of the product
         return replace(said, basis=(*said.basis, NO_POWER_OF_CPU))
     from terazi.performance.watts import with_watts
@@ -117,74 +127,8 @@ def forecast(
     return with_watts(spec, plan, machine, workload, said, tariff_per_kwh=tariff_per_kwh)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Steps:
-    """llama.cpp's steps for the closed loop: prompts run by themselves, between the steps of the streams."""
-
-    model: Timing
-
-    def __call__(
-        self, *, streams: int, depth: float, prompt_tokens: float = 0.0, prompt_depth: float = 0.0
-    ) -> float:
-        seconds = self.model.step(batch=streams, depth=depth).seconds if streams else 0.0
-        if prompt_tokens:
-            before = max(0.0, prompt_depth - prompt_tokens / 2)
-            seconds += self.model.prefill(math.ceil(before + prompt_tokens), math.floor(before)).seconds
-        return seconds
-
-
-def _served(model: Timing, workload: Workload, users: int, cached: int = 0) -> Served:
-    load = Load(users=users, prompt=workload.prompt, output=max(1, workload.output), cached=cached)
-    return serve(
-        _Steps(model=model),
-        load,
-        slots=model.resolved.n_seq_max,
-        chunk=max(load.fresh, 1),
-        clumping=_CLUMPING,
-        own_prompts=_OWN_PROMPTS,
-        entry_s=_ENTRY_S,
-    )
-
-
-def users_within(
-    spec: ModelSpec,
-    plan: Plan,
-    machine: Machine,
-    workload: Workload,
-    *,
-    ttft_s: float | None = None,
-    itl_s: float | None = None,
-    calibration: Calibration | None = None,
-) -> int:
-    """The most users at once that still see the first token within *ttft_s* and each next one within *itl_s*.
-
-    On average, at the middle estimate; 0 if not even one does. The plan's own slots are the most that run at once.
-
-    Args:
-        workload: prompt and output of each; its users don't count.
-        ttft_s, itl_s: limits in seconds; None is no limit.
-    """
-    at: Callable[[int], Served]
-    if isinstance(plan.settings, VllmSettings):
-        from terazi.performance.vllm_forecast import VllmTiming
-
-        timing = VllmTiming.of(
-            spec, plan.settings, machine, length=workload.prompt + workload.output, calibration=calibration
-        )
-
-        def at(users: int) -> Served:
-            return timing.served(Load(users=users, prompt=workload.prompt, output=max(1, workload.output)))
-    else:
-        model = Timing.of(spec, plan, machine, calibration)
-
-        def at(users: int) -> Served:
-            return _served(model, workload, users)
-
-    return users_at_slo(at, ttft_s=ttft_s, itl_s=itl_s)
-
-
 def score(
-    spec: ModelSpec, machine: Machine, workload: Workload, calibration: Calibration | None = None
+    spec: ModelSpec, machine: Machine, workload: Workload, calibration: "Calibration | None" = None
 ) -> Callable[[Plan], float]:
     """A judge of plans for ``placement.solve``: output tokens per second of the workload, prompts included.
 
@@ -193,7 +137,8 @@ def score(
 
     def judge(plan: Plan) -> float:
         users, output = max(1, workload.users), max(1, workload.output)
-        if isinstance(plan.settings, VllmSettings):
+        if not isinstance(plan.settings, LlamaCppSettings):
+            from terazi.performance.queueing import Load
             from terazi.performance.vllm_forecast import VllmTiming
 
             timing = VllmTiming.of(

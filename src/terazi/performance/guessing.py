@@ -1,6 +1,6 @@
 """Tokens guessed ahead by llama-server: what its settings ask for, and what that costs where the model lies.
 
-In: ``ModelSpec``, the bill, settings, a ``Timing``. Out: ``Guessing``, or None where nothing is guessed.
+In: ``ModelSpec``, the bill, settings, a ``Timing``. Out: ``Guessing``.
 """
 
 import math
@@ -22,16 +22,14 @@ def guessing_of(
     streams: int,
     depth: float,
     accepted: float | None,
-) -> Guessing | None:
-    """One step that guesses, as *settings* say; None if they don't."""
+) -> Guessing:
+    """One step that guesses, as *settings* say, which name one kind at least."""
     said = settings.speculation
-    if not said.kinds:
-        return None
     drafted = max(1, said.n_max)
     plain = model.step(batch=streams, depth=depth)
     check = model.step(batch=streams, depth=depth, checked=drafted)
     pass_s = 0.0
-    if any(kind.startswith("draft") for kind in said.kinds):
+    if any(kind.startswith("draft") for kind in said.kinds or ()):
         pass_s = PASS_S + _read_bytes(spec, bill) / _rate(model)
     return guess(
         plain_s=plain.seconds,
@@ -42,10 +40,10 @@ def guessing_of(
     )
 
 
-def guessing_words(one: Guessing, many: Guessing | None, streams: int, accepted: float | None) -> str:
+def guessing_words(one: Guessing, many: Guessing, streams: int, accepted: float | None) -> str:
     """What guessing does, in a sentence."""
     said = f"guessing ahead: {one.tokens:.2f} tokens a step that takes {one.step_s / one.plain_s:.2f} plain ones"
-    if many is not None and streams > 1:
+    if streams > 1:
         said += f", {many.gain:.2f} times as fast with {streams} streams"
     return said if accepted is not None else f"{said} (accepted/drafted {ASSUMED_ACCEPTED} assumed)"
 

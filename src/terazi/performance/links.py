@@ -17,6 +17,9 @@ from terazi.memory.bill import HOST
 BOUNDARY_S: Final = 0.23e-3
 #: Assumed where a slot's link is not known: PCIe 3.0 x8, one way.
 ASSUMED_LINK: Final = 7.9e9
+#: Assumed to another machine (an RPC device): gigabit Ethernet, its payload, and the time there and back.
+ASSUMED_NETWORK: Final = 117e6
+NETWORK_S: Final = 0.3e-3
 #: Assumed inside one memory (unified): a pointer changes hands.
 _SHARED_MEMORY: Final = 50e9
 
@@ -40,6 +43,8 @@ def path_bytes_per_s(machine: Machine, a: str, b: str) -> float:
 
 def slot_bytes_per_s(device: Device) -> float:
     """The device's link to the host, one way."""
+    if device.backend == "rpc":
+        return ASSUMED_NETWORK
     if device.unified_memory:
         return _SHARED_MEMORY
     return device.pcie.bytes_per_s if device.pcie is not None else ASSUMED_LINK
@@ -48,4 +53,12 @@ def slot_bytes_per_s(device: Device) -> float:
 def boundary_s(machine: Machine, a: str, b: str, *, n_embd: int, tokens: int) -> float:
     """Seconds to hand the hidden state of *tokens* tokens from *a* to *b* (32-bit floats, llama.cpp's graph)."""
     fixed = 0.0 if HOST in {a, b} else BOUNDARY_S
+    if _over_network(machine, a, b):
+        fixed += NETWORK_S
     return fixed + tokens * n_embd * 4 / path_bytes_per_s(machine, a, b)
+
+
+def _over_network(machine: Machine, a: str, b: str) -> bool:
+    kinds = {link.kind for link in machine.links if {link.a, link.b} == {a, b}}
+    remote = any(d.backend == "rpc" for d in machine.devices if d.id in {a, b})
+    return "ethernet" in kinds or (remote and not kinds - {"host"})

@@ -39,6 +39,7 @@ class Forecast:
     cost_per_mtok: Interval | None = None
     basis: tuple[str, ...] = ()
     prefill_share: float = 0.0
+    users_at_slo: Interval | None = None
     schema: str = "terazi.forecast/1"
 
 

@@ -1,25 +1,25 @@
 """What each device does while a prompt is read and while tokens come, as shares of its data sheet.
 
-In: model, plan, machine, workload, forecast. Out: ``Load`` per device and phase. Made from the ``Forecast`` noun
-alone, so that it holds for whatever engine made it: bytes and operations over the forecast's own seconds.
+In: model, plan, machine, workload, forecast. Out: ``Load`` per device and phase: bytes and operations over the
+forecast's own seconds, and how often each device has its turn.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from terazi.hardware.machine import Device, Machine
+from terazi.hardware.machine import Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.vllm.settings import VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec, Tensor
-from terazi.performance.efficiency import speed_of_device, speed_of_host
-from terazi.performance.links import slot_bytes_per_s
 from terazi.performance.outlook import Forecast
 from terazi.performance.power import Load
 from terazi.performance.routing import distinct_experts
+from terazi.performance.timing import Timing
 from terazi.performance.traffic import is_expert
-from terazi.placement.plan import DeviceShare, Plan
+from terazi.placement.plan import Plan
 
 #: Tokens computed at once while a prompt is read: the weights are read once for each such batch.
 _PROMPT_BATCH: Final = 512
@@ -52,11 +52,15 @@ class _Job(NamedTuple):
     plan: Plan
     machine: Machine
     workload: Workload
+    timing: Timing | None  # of llama.cpp
 
 
 class _Part(NamedTuple):
+    """One device's part of a step: bytes, operations, and the share of the step in which it works."""
+
     read_bytes: float
     flops: float
+    busy: float
 
 
 def phases(
@@ -66,7 +70,8 @@ def phases(
     depth = workload.prompt + workload.output / 2
     together = forecast.throughput_tok_s.mid / (1 - min(0.99, forecast.prefill_share))
     streams = max(1.0, forecast.throughput_tok_s.mid * forecast.itl_s.mid)
-    job = _Job(spec, plan, machine, workload)
+    timing = Timing.of(spec, plan, machine) if isinstance(plan.settings, LlamaCppSettings) else None
+    job = _Job(spec, plan, machine, workload, timing)
     found = [
         _phase(job, "prompt", tok_s=forecast.prefill_tok_s.mid, batch=_PROMPT_BATCH, depth=workload.prompt / 2),
         _phase(job, "one stream", tok_s=forecast.decode_tok_s.mid, batch=1, depth=depth),
@@ -114,71 +119,78 @@ def active_parameters(spec: ModelSpec) -> float:
     return max(total - table, total / 2)
 
 
-def together(plan: Plan) -> bool:
-    """Whether the devices work at the same time on one token, rather than one after the other."""
-    settings = plan.settings
-    if isinstance(settings, LlamaCppSettings):
-        return settings.split_mode in {"row", "tensor"}
-    return settings.pipeline_parallel == 1
-
-
 def _routed(tensor: Tensor) -> bool:
     return is_expert(tensor) or ".experts." in tensor.name
 
 
 def _phase(job: _Job, name: str, *, tok_s: float, batch: float, depth: float) -> Phase:
-    spec, plan, machine, workload = job
-    by_id = {d.id: d for d in machine.devices}
-    streams = 1.0 if name == "prompt" else batch
+    by_id = {d.id: d for d in job.machine.devices}
     step_s = batch / tok_s
-    held = {s.id: _computed_bytes(spec, s) for s in plan.devices}
-    weights = sum(held.values()) or 1
-    active, per_token = active_share(spec, batch), 2 * active_parameters(spec)
-    filled = min(1.0, depth * streams / max(1.0, (workload.context or depth) * max(1, workload.users)))
-    parts: dict[str, _Part] = {}
-    seconds: dict[str, float] = {}
-    for share in plan.devices:
-        if not held[share.id] and not share.kv_bytes:
-            continue
-        read = held[share.id] * active + share.kv_bytes * filled + share.state_bytes
-        parts[share.id] = _Part(read, per_token * batch * held[share.id] / weights)
-        seconds[share.id] = _seconds(by_id.get(share.id), machine, parts[share.id], prompt=name == "prompt")
-    whole = max(seconds.values(), default=0.0) if together(plan) else sum(seconds.values())
+    prompt = name == "prompt"
+    if isinstance(job.plan.settings, VllmSettings):
+        parts = _vllm_parts(job, job.plan.settings, batch=batch, depth=depth, prompt=prompt)
+    else:
+        parts = _llama_cpp_parts(job, batch=batch, depth=depth, prompt=prompt)
     loads, intensity = {}, {}
     for device, part in parts.items():
-        busy = min(1.0, seconds[device] / whole) if whole else 0.0
         intensity[device] = part.flops / part.read_bytes if part.read_bytes else 0.0
         found = by_id.get(device)
-        if found is None or busy <= 0:
+        if found is None or part.busy <= 0:
             continue
         bandwidth, flops = found.memory_bandwidth.value, found.flops_fp16.value
+        seconds = step_s * part.busy
         loads[device] = Load(
-            memory=min(1.0, part.read_bytes / (step_s * busy * bandwidth)) if bandwidth else 0.0,
-            compute=min(1.0, part.flops / (step_s * busy * flops)) if flops else 0.0,
-            busy=busy,
+            memory=min(1.0, part.read_bytes / (seconds * bandwidth)) if bandwidth else 0.0,
+            compute=min(1.0, part.flops / (seconds * flops)) if flops else 0.0,
+            busy=part.busy,
         )
-    host = seconds.get(HOST, 0.0) / whole if whole else 0.0
-    return Phase(name, tok_s, loads, intensity, min(1.0, host))
+    return Phase(name, tok_s, loads, intensity, parts[HOST].busy if HOST in parts else 0.0)
 
 
-def _computed_bytes(spec: ModelSpec, share: DeviceShare) -> int:
-    """Weights that are multiplied with there; of the input table, in host memory, a token reads one row."""
-    if share.id != HOST:
-        return share.weights_bytes
-    if share.layers is None:
-        return 0
-    table = sum(t.n_bytes for t in spec.tensors if t.name == "token_embd.weight")
-    return max(0, share.weights_bytes - table)
+def _llama_cpp_parts(job: _Job, *, batch: float, depth: float, prompt: bool) -> dict[str, _Part]:
+    """Each device's part of a step, by the same traffic and timing that the forecast was made of."""
+    model = job.timing or Timing.of(job.spec, job.plan, job.machine)
+    tokens = max(1, round(batch))
+    timed = model.prefill(max(1, job.workload.prompt)) if prompt else model.step(batch=tokens, depth=depth)
+    share = 1.0
+    if job.spec.expert_count:
+        touched = distinct_experts(job.spec.expert_count, job.spec.expert_used_count, tokens)
+        share = touched / job.spec.expert_count
+    caches = 0 if prompt else tokens
+    return {
+        name: _Part(
+            read_bytes=t.dense_bytes + share * t.expert_bytes + caches * t.kv_bytes(depth),
+            flops=t.flops_per_token * tokens,
+            busy=min(1.0, timed.by_device[name] / timed.seconds),
+        )
+        for name, t in model.traffic.items()
+        if t.flops_per_token or t.caches
+    }
 
 
-def _seconds(device: Device | None, machine: Machine, part: _Part, *, prompt: bool) -> float:
-    """How long the part takes beside the others', by this device's constants: only the proportions count."""
-    rates = (speed_of_device(device) if device is not None else speed_of_host(machine.host)).rates
-    memory_s = part.read_bytes / (rates.efficiency.memory * rates.bandwidth)
-    if not prompt:
-        return memory_s
-    seconds = max(memory_s, part.flops / (rates.efficiency.compute * rates.flops))
-    if device is None and machine.devices:
-        # llama.cpp computes host layers of a large batch on the first card, to which their weights travel
-        seconds = min(seconds, part.read_bytes / slot_bytes_per_s(machine.devices[0]))
-    return seconds
+def _vllm_parts(job: _Job, settings: VllmSettings, *, batch: float, depth: float, prompt: bool) -> dict[str, _Part]:
+    """Each rank's part: what it holds, of which a step reads what it touches; pipeline stages take turns."""
+    held = {s.id: s.weights_bytes for s in job.plan.devices if s.weights_bytes}
+    total = sum(held.values()) or 1
+    active, per_token = active_share(job.spec, batch), 2 * active_parameters(job.spec)
+    filled = 0.0 if prompt else _filled(job.spec, job.plan, settings, depth * batch)
+    caches = {s.id: s.kv_bytes * filled + s.state_bytes for s in job.plan.devices}
+    return {
+        name: _Part(
+            read_bytes=size * active + caches[name],
+            flops=per_token * batch * size / total,
+            busy=1 / settings.pipeline_parallel,
+        )
+        for name, size in held.items()
+    }
+
+
+def _filled(spec: ModelSpec, plan: Plan, settings: VllmSettings, tokens: float) -> float:
+    """Share of vLLM's cache, which takes all memory that is left, that *tokens* tokens of all streams need.
+
+    Counted by the model's own heads, at two bytes a number or one.
+    """
+    wide = 1 if "fp8" in settings.kv_cache_dtype else 2
+    row = sum(spec.head_count_kv) * (spec.key_length + spec.value_length) * wide
+    held = sum(s.kv_bytes for s in plan.devices)
+    return min(1.0, tokens * row / held) if held else 0.0

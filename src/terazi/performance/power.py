@@ -31,7 +31,7 @@ VOLTAGE_FLOOR: Final = 0.8
 #: Share of the time that follows the core's clock: all of a prompt, this of a decode step, whose rest is memory.
 DECODE_CORE_SHARE: Final = 0.65
 #: Measured over predicted joules a token that eight rows of ten stay within, given the speed.
-POWER_SPREAD: Final = (0.84, 1.30)
+POWER_SPREAD: Final = (0.86, 1.30)
 
 
 class Shape(NamedTuple):
@@ -48,11 +48,11 @@ class Shape(NamedTuple):
 
 #: GeForce cards under llama.cpp unpack quantised weights and draw nearly all they may, whatever the model
 #: (RTX 3090, 4090, 5060 Ti: 0.86 to 0.95). HBM cards under vLLM are fitted to H100 rows of sixteen models; an
-#: A100 at batch 1 drew .74, .60 and .44 of its TDP on two, four and eight cards, where this says .70, .64 and .59
+#: A100 at batch 1 drew .74, .60 and .44 of its TDP on two, four and eight cards, where this says .67, .61 and .56
 #: (Splitwise, ISCA 2024). Others were not measured, and lie between by assumption.
 SHAPES: Final[Mapping[CardClass, Shape]] = {
     CardClass.GEFORCE: Shape(waiting=0.20, base=0.886, memory=0.0, compute=0.10),
-    CardClass.HBM: Shape(waiting=0.15, base=0.364, memory=0.30, compute=0.840),
+    CardClass.HBM: Shape(waiting=0.15, base=0.325, memory=0.30, compute=0.913),
 }
 _OTHER: Final = Shape(waiting=0.20, base=0.70, memory=0.10, compute=0.30)
 

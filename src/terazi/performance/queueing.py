@@ -12,6 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+from terazi.memory.workload import Workload
+from terazi.performance.outlook import Interval
+
 #: A request's prompt meets others: a share of the other streams' prompts is ahead of it or in the same chunk,
 #: because streams that began together end together. Fitted to vLLM on H100 (``benchmarks/fit_serving.py``).
 CLUMPING: Final = 0.062
@@ -174,3 +177,29 @@ def users_at_slo(
         middle = (low + high) // 2
         low, high = (middle, high) if fine(middle) else (low, middle)
     return low
+
+
+def within_limits(
+    at: Callable[[int], Served], workload: Workload, first: tuple[float, float], token: tuple[float, float]
+) -> Interval | None:
+    """How many users stay within *workload*'s limits; None where it has none.
+
+    Args:
+        at: what *n* users see, at the middle estimate.
+        first, token: the spreads of the rates behind the first token and the others: a machine at the lower end of
+            its spread takes as many users as the middle one would within limits that are so much tighter.
+    """
+    ttft_s, itl_s = workload.ttft_limit_s, workload.itl_limit_s
+    if ttft_s is None and itl_s is None:
+        return None
+
+    def users(by_first: float, by_token: float) -> float:
+        return float(
+            users_at_slo(
+                at,
+                ttft_s=None if ttft_s is None else ttft_s * by_first,
+                itl_s=None if itl_s is None else itl_s * by_token,
+            )
+        )
+
+    return Interval(low=users(first[0], token[0]), mid=users(1.0, 1.0), high=users(first[1], token[1]))

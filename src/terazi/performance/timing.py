@@ -7,14 +7,14 @@ the watts meanwhile. ``forecast`` turns them into intervals.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.resolve import Resolved, resolve
+from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration
 from terazi.performance.collectives import Fabric, fabric_of
 from terazi.performance.efficiency import (
     PREFILL_SPREAD,
@@ -26,11 +26,15 @@ from terazi.performance.efficiency import (
     speed_of_host,
 )
 from terazi.performance.links import boundary_s, slot_bytes_per_s
-from terazi.performance.power import Draw, draw
+from terazi.performance.power import DECODE, DECODE_CORE_SHARE, PREFILL, Draw, draw
 from terazi.performance.roofline import SCORE_BYTES, PromptWork, Rates, decode_step_s, prompt_s
 from terazi.performance.routing import distinct_experts
 from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
 from terazi.placement.plan import Plan
+
+if TYPE_CHECKING:
+    from terazi.performance.calibration import Calibration, DeviceCalibration
+    from terazi.performance.kernels import KernelWork
 
 #: Share of the ideal overlap that pipelined micro-batches reach over several cards (``benchmarks/fit_speed.py``).
 OVERLAP = 0.8
@@ -57,10 +61,14 @@ class Timing:
     traffic: Mapping[str, DeviceTraffic]
     speeds: Mapping[str, Speed]
     draws: Mapping[str, Draw | None]
+    timed_kernels: "Mapping[str, DeviceCalibration]"
+    kernel_work: "Mapping[str, KernelWork]"
     fabric: Fabric | None = None  # between devices that every layer is cut over
 
     @classmethod
-    def of(cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: Calibration | None = None) -> "Timing":
+    def of(
+        cls, spec: ModelSpec, plan: Plan, machine: Machine, calibration: "Calibration | None" = None
+    ) -> "Timing":
         settings = llama_cpp_settings(plan.settings)
         resolved = resolve(spec, settings, machine.devices)
         load = dict(traffic(spec, settings, resolved, plan.bill, machine.host.isa))
@@ -72,6 +80,7 @@ class Timing:
         by_id: dict[str, Device] = {d.id: d for d in machine.devices}
         speeds = {name: _speed(name, by_id.get(name), machine, calibration) for name in load}
         draws = {name: draw(by_id[name], speeds[name].card_class) for name in load if name in by_id}
+        timed = {} if cut else _timed_kernels(load, by_id, machine, calibration)
         return cls(
             spec=spec,
             machine=machine,
@@ -80,14 +89,21 @@ class Timing:
             traffic=load,
             speeds=speeds,
             draws=draws,
+            timed_kernels=timed,
+            kernel_work=_kernel_work(spec, settings, resolved, machine) if timed else {},
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
         )
 
-    def rates(self, name: str) -> Rates:
-        """The device's rates, slowed by its power cap."""
+    def rates(self, name: str, *, prompt: bool = False) -> Rates:
+        """The device's rates, slowed by its power cap. That limits averages: in a layer split cards take turns."""
         rates = self.speeds[name].rates
         limit = self.draws.get(name)
-        slow = limit.speed if limit is not None else 1.0
+        slow = 1.0
+        if limit is not None and prompt:
+            slow = limit.speed_at(PREFILL, 1.0)
+        elif limit is not None:
+            turns = len(self.draws) if self.fabric is None else 1
+            slow = limit.speed_at(DECODE._replace(busy=1 / turns), DECODE_CORE_SHARE)
         return rates._replace(bandwidth=rates.bandwidth * slow, flops=rates.flops * slow)
 
     def step(self, *, batch: int, depth: float, checked: int = 0) -> Timed:
@@ -99,6 +115,12 @@ class Timing:
         tokens = batch * (1 + checked)
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
+            if name in self.timed_kernels:
+                from terazi.performance.kernels import kernels_step_s
+
+                own, work = self.timed_kernels[name], self.kernel_work.get(name)
+                parts[name] = kernels_step_s(own, self.spec, work, t, batch=tokens, depth=depth)
+                continue
             touched = distinct_experts(self.spec.expert_count, self.spec.expert_used_count, tokens)
             experts = t.expert_bytes * (touched / self.spec.expert_count if self.spec.expert_count else 1.0)
             parts[name] = decode_step_s(
@@ -116,6 +138,16 @@ class Timing:
             for a, b in boundaries(self.resolved)
         )
         return Timed(self._together(parts, tokens) + hops, parts)
+
+    def first_token_s(self, alone: Timed) -> float:
+        """Seconds from the end of a prompt to its first token: a step like *alone*'s, of which kernels that were
+        timed leave the sampling only, since a prompt's last micro-batch makes the logits."""
+        sampling = [
+            own.token_s + self.spec.vocab_size * own.vocab_s
+            for name, own in self.timed_kernels.items()
+            if (work := self.kernel_work.get(name)) is not None and work.output
+        ]
+        return sum(sampling) if sampling else alone.seconds
 
     def _together(self, parts: Mapping[str, float], tokens: int) -> float:
         """Seconds of devices one after another; of those that share every layer the slowest, and their sums."""
@@ -138,6 +170,14 @@ class Timing:
         share = touched / self.spec.expert_count if self.spec.expert_count else 1.0
         parts: dict[str, float] = {}
         for name, t in self.traffic.items():
+            if name in self.timed_kernels and not (name == HOST and self._computed_on_card(micro)):
+                from terazi.performance.kernels import kernels_prompt_s
+
+                own, kernels = self.timed_kernels[name], self.kernel_work.get(name)
+                parts[name] = kernels_prompt_s(
+                    own, self.spec, kernels, t, tokens=tokens, micro_batch=micro, cached=cached
+                )
+                continue
             pairs = (t.pairs(tokens) - (t.pairs(cached) if cached else 0.0)) * self._share(name)
             work = PromptWork(
                 tokens=fresh,
@@ -153,7 +193,7 @@ class Timing:
             if name == HOST and self._computed_on_card(micro):
                 parts[name] = self._streamed_s(work)
             else:
-                parts[name] = prompt_s(self.rates(name), work)
+                parts[name] = prompt_s(self.rates(name, prompt=True), work)
         hops = sum(
             boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=micro)
             for a, b in boundaries(self.resolved)
@@ -179,7 +219,7 @@ class Timing:
     def _streamed_s(self, work: PromptWork) -> float:
         """Host layers of a large batch: their weights cross the first card's slot once a micro-batch."""
         first = self.resolved.devices[0]
-        rates = self.rates(first.id) if first.id in self.speeds else speed_of_device(first).rates
+        rates = self.rates(first.id, prompt=True) if first.id in self.speeds else speed_of_device(first).rates
         wire = work.batches * work.read_bytes / slot_bytes_per_s(first)
         return wire + prompt_s(rates, work._replace(read_bytes=0.0, packed_weights=0.0))
 
@@ -217,8 +257,31 @@ class Timing:
         return (*said, *hops, "roofline: active weights and cache over bandwidth, plus a cost per layer")
 
 
-def _speed(name: str, device: Device | None, machine: Machine, calibration: Calibration | None) -> Speed:
+def _speed(name: str, device: Device | None, machine: Machine, calibration: "Calibration | None") -> Speed:
     if device is None:
         found = calibration.device(HOST, machine.host.cpu_name or "CPU") if calibration is not None else None
         return speed_of_host(machine.host, found)
     return speed_of_device(device, calibration.device(name, device.name) if calibration is not None else None)
+
+
+def _kernel_work(
+    spec: ModelSpec, settings: LlamaCppSettings, resolved: Resolved, machine: Machine
+) -> "Mapping[str, KernelWork]":
+    """Imported only where a machine was calibrated: start-up is part of the product."""
+    from terazi.performance.kernels import kernel_work
+
+    return kernel_work(spec, settings, resolved, machine.host.isa)
+
+
+def _timed_kernels(
+    load: Mapping[str, DeviceTraffic],
+    devices: Mapping[str, Device],
+    machine: Machine,
+    calibration: "Calibration | None",
+) -> "Mapping[str, DeviceCalibration]":
+    """The devices whose kernels were timed on this machine."""
+    if calibration is None:
+        return {}
+    names = {name: devices[name].name if name in devices else machine.host.cpu_name or "CPU" for name in load}
+    found = {name: calibration.device(name, called) for name, called in names.items()}
+    return {name: own for name, own in found.items() if own is not None and own.kernels}

@@ -16,7 +16,7 @@ from terazi.performance.calibration import Calibration
 from terazi.performance.efficiency import Ground, classify
 from terazi.performance.outlook import Forecast, Interval, faster, slower, widen
 from terazi.performance.power import Draw, draw
-from terazi.performance.queueing import Load, Served, prompt_s, serve
+from terazi.performance.queueing import Load, Served, prompt_s, serve, within_limits
 from terazi.performance.speculation import ACCEPTED_SPREAD, ASSUMED_ACCEPTED, PASS_S, Guessing, guess
 from terazi.performance.vllm_cards import FIRST_SPREAD, TOKEN_SPREAD, Card, card_rank, host_rank
 from terazi.performance.vllm_load import VllmLoad, load_of
@@ -202,6 +202,9 @@ def forecast_vllm(
         itl_s=slower(seen.tpot_s / gain, together),
         basis=tuple(basis),
         prefill_share=seen.prefill_share,
+        users_at_slo=within_limits(
+            lambda users: model.served(replace(load, users=users)), workload, first, together
+        ),
     )
     return with_watts(spec, plan, machine, workload, said, tariff_per_kwh=tariff_per_kwh)
 

@@ -54,10 +54,11 @@ def roofline(machine: Machine, phases: Sequence[Phase]) -> Panel | None:
     y = _TOP + 6
     for i, roof in enumerate(roofs):
         parts.append(_roof_line(axes, roof, _DASHES[i % len(_DASHES)]))
-        parts += [svg.marker(i, axes.x(x), axes.y(v)) for _, x, v in roof.points]
         note, y = _note(roof, i, y)
         parts.append(note)
     parts.append(_labels(axes, roofs))
+    for i, roof in enumerate(roofs):
+        parts += [svg.marker(i, axes.x(x), axes.y(v)) for _, x, v in roof.points]
     height = max(_TOP + _PLOT_HEIGHT + 62, y + 16)
     return Panel(height, "".join(parts), "Roofline", " ".join(_verdicts(r) for r in roofs))
 

@@ -51,7 +51,7 @@ class Deployment:
         self.weighing = weighing
         self.plan = plan
         self.reconciliation: Reconciliation | None = None
-        self._build = binary.label
+        self.build = binary.label
         self.card = make_card(weighing.spec, plan, alias=alias)
         self.log_path, self._log_lock = claim(run_dir / "logs", _slug(self.card.id))
         self._in_flight = 0
@@ -123,7 +123,7 @@ class Deployment:
         self.reconciliation = Reconciliation(
             plan_id=self.plan.id,
             engine=self.plan.engine,
-            build=self._build,
+            build=self.build,
             model=self.card.id,
             wall_s=time.time(),
             rows=() if report is None else reconcile(self.plan.bill, report),

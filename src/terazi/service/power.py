@@ -6,8 +6,9 @@ The configuration is looked at only where there is something to report, since re
 import dataclasses
 from typing import Any
 
-from terazi.performance.energy import PowerReport, Tariff, power_report
+from terazi.performance.energy import PowerReport, Tariff, power_report, times
 from terazi.performance.host_power import Supply
+from terazi.performance.outlook import Forecast
 from terazi.service.config import Config
 from terazi.service.weighing import Weighing
 
@@ -63,7 +64,15 @@ def with_power(weighing: Weighing, terms: PowerTerms) -> Weighing:
     )
     if isinstance(found, str):
         return weighing  # the forecast's basis says so already
-    return dataclasses.replace(weighing, power=found)
+    return dataclasses.replace(weighing, power=found, forecast=_priced(weighing.forecast, terms.tariff))
+
+
+def _priced(said: Forecast, tariff: Tariff) -> Forecast:
+    """*said* with the cost that a tariff from the configuration gives it."""
+    if tariff.per_kwh is None or said.kwh_per_mtok is None or said.cost_per_mtok is not None:
+        return said
+    basis = tuple(text for text in said.basis if not text.startswith("no cost"))
+    return dataclasses.replace(said, cost_per_mtok=times(said.kwh_per_mtok, tariff.per_kwh), basis=basis)
 
 
 def to_json(report: PowerReport) -> dict[str, Any]:

@@ -41,7 +41,8 @@ def with_records(weighing: Weighing) -> Weighing:
     from terazi.telemetry.store.lookup import held_lines
 
     found = held_lines(path, plan.id)
-    if found is None:
+    if found is None or not found.build.startswith(plan.bill.build):
+        # another build's figures say nothing about the rules of this one
         return weighing
     from time import localtime, strftime
 

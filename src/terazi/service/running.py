@@ -29,7 +29,9 @@ from terazi.service.beacon import Beacon, light
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment, model_id
 from terazi.service.engine_view import as_engine_sees
+from terazi.service.paces import watch
 from terazi.service.paths import cache_dir, state_dir
+from terazi.service.power import power_terms, with_power
 from terazi.service.records import keep, with_records
 from terazi.service.weigh import find_machine, weigh_model
 from terazi.service.weighing import Weighing
@@ -220,7 +222,12 @@ class Service:
                 if not self._stopping.is_set():
                     names = [d.card.id for d in self._deployments]
                     self._reporter.serving(self._url, names, request.api_key)
-                    await self._until_stopped()
+                    watching = asyncio.ensure_future(watch(lambda: self._deployments, self._reporter.say))
+                    try:
+                        await self._until_stopped()
+                    finally:
+                        watching.cancel()
+                        await asyncio.gather(watching, return_exceptions=True)
             finally:
                 if self._deployments:
                     self._reporter.say("draining, then stopping the engine (again to stop at once)")
@@ -240,7 +247,8 @@ class Service:
             price_per_kwh=self._request.price_per_kwh,
         )
         _check_startable(weighing)
-        self._reporter.weighed(with_records(weighing))
+        terms = power_terms(self._request.config, price_per_kwh=self._request.price_per_kwh)
+        self._reporter.weighed(with_power(with_records(weighing), terms))
         for note in unused:
             self._reporter.say(f"note: {note}")
         if isinstance(weighing.outcome, Refusal):

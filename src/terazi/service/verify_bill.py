@@ -1,19 +1,15 @@
 """``terazi weigh --verify``: asks the engine about a bill, on a sparse twin of the model and stand-in devices."""
 
-import asyncio
 import os
-import signal
-import sys
 from dataclasses import replace
 
 from terazi.errors import UsageError
-from terazi.memory.bill import Bill
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.sources.headers import HeaderBytes, header_bytes
 from terazi.service.config import load_config
 from terazi.service.examiner import Examiner, Progress
 from terazi.service.paths import cache_dir
-from terazi.service.verification import Verification
+from terazi.service.stoppable import run
 from terazi.service.weigh import find_machine
 from terazi.service.weighing import Weighing
 from terazi.supervisor.find_engine import find_llama_server
@@ -60,34 +56,6 @@ def verify(
         header=header,
         load_within_s=load_within_s,
     )
-    verification, bill = _run(examiner)
+    verification, bill = run(examiner.examine())
     outcome = replace(weighing.outcome, bill=bill)
     return replace(weighing, outcome=outcome, verification=verification)
-
-
-def _run(examiner: Examiner) -> tuple[Verification, Bill]:
-    """Run *examiner* so that SIGTERM and SIGHUP end it as Ctrl-C does: with everything cleaned up."""
-    told: list[int] = []
-
-    async def guarded() -> tuple[Verification, Bill]:
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-
-        def stop(number: int) -> None:
-            told.append(number)
-            if task is not None:
-                task.cancel()
-
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, stop, number)
-        try:
-            return await examiner.examine()
-        finally:
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                loop.remove_signal_handler(number)
-
-    try:
-        return asyncio.run(guarded())
-    except asyncio.CancelledError:
-        if told:
-            sys.exit(128 + told[0])
-        raise

@@ -17,6 +17,7 @@ from terazi.models.spec import ModelSpec
 from terazi.performance.appraiser import Appraiser
 from terazi.performance.forecast import forecast
 from terazi.placement.plan import Plan, Refusal
+from terazi.service.calibrations import calibration_of, taught
 from terazi.service.weighing import Weighing
 from terazi.units import MIB
 
@@ -42,7 +43,9 @@ def weigh_spec(
     from terazi.placement.solve import solve
 
     _check_architecture(spec)
-    outcome = solve(spec, machine, workload, pins, score=Appraiser(spec, machine, workload))
+    used = calibration_of(machine)
+    appraiser = Appraiser(spec, machine, workload, None if used is None else used.calibration)
+    outcome = solve(spec, machine, workload, pins, score=appraiser)
     return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
 
 
@@ -216,7 +219,8 @@ def _check_architecture(spec: ModelSpec) -> None:
     if spec.format != "gguf":
         raise UsageError(
             f"{spec.name} is no GGUF model, and llama.cpp loads no other",
-            hint="get it as a .gguf file, or convert it with llama.cpp's convert_hf_to_gguf.py",
+            hint="name a GGUF of it, e.g. hf:ORG/REPO-GGUF:Q4_K_M, whose header alone travels; or convert it with"
+            " llama.cpp's convert_hf_to_gguf.py",
         )
     if not known_to_engine(spec.architecture):
         raise RefusedError(
@@ -236,7 +240,12 @@ def _weighing(
 ) -> Weighing:
     speed = None
     if isinstance(outcome, Plan):
-        speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh)
+        used = calibration_of(machine)
+        calibration = None if used is None else used.calibration
+        speed = forecast(spec, outcome, machine, workload, tariff_per_kwh=price_per_kwh, calibration=calibration)
+        if used is not None:
+            speed = dataclasses.replace(speed, basis=(used.words, *speed.basis))
+        speed = taught(speed, spec, outcome, machine)
     return Weighing(spec=spec, machine=machine, workload=workload, outcome=outcome, forecast=speed, notes=notes)
 
 

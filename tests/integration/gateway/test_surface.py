@@ -318,6 +318,9 @@ async def test_listening() -> None:
         assert str(port) in caught.value.hint
     with pytest.raises(ServiceError):
         await Gateway(create_app(StubDirectory([]), api_key="k"), "203.0.113.7", 8484).start()
+    for no_host in ("a\0b", "a" * 70 + ".example"):
+        with pytest.raises(ServiceError, match="can't listen"):
+            await Gateway(create_app(StubDirectory([]), api_key="k"), no_host, 0).start()
 
 
 async def test_stopping_frees_the_port_and_may_be_repeated() -> None:

@@ -183,6 +183,15 @@ def test_card_without_fp16_still_computes() -> None:
     assert p40.rates.flops > 5e12
 
 
+def test_apple_chip_without_a_listed_rate_keeps_its_family_s_balance() -> None:
+    """M2 Ultra 27.2 TFLOPS at 819 GB/s, M3 Max 16.4 at 410, M4 4.1 at 120: 33 to 40 operations a byte."""
+    listed = speed_of_device(card(0, name="Apple M3 Max (40)", bandwidth=409.6e9, flops=16.4e12))
+    newer = replace(card(0, name="Apple M4 Max (16c CPU)", bandwidth=546e9), flops_fp16=read(0.0))
+    newer = replace(newer, flops_fp16=replace(newer.flops_fp16, value=None), vendor="apple")
+    found = speed_of_device(newer)
+    assert found.rates.flops / 546e9 == pytest.approx(listed.rates.flops / 409.6e9, rel=0.2)
+
+
 def test_measured_ram_is_believed_and_assumed_is_not() -> None:
     def words(h: Host) -> str:
         return speed_of_host(h).words

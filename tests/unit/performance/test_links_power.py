@@ -7,7 +7,7 @@ import pytest
 from specs import card, machine, read
 from terazi.hardware.machine import Link, PcieLink
 from terazi.performance.efficiency import CardClass
-from terazi.performance.links import BOUNDARY_S, boundary_s, path_bytes_per_s, slot_bytes_per_s
+from terazi.performance.links import BOUNDARY_S, NETWORK_S, boundary_s, path_bytes_per_s, slot_bytes_per_s
 from terazi.performance.power import draw, kwh_per_mtok
 
 
@@ -32,6 +32,17 @@ def test_nvlink_is_taken_before_the_host() -> None:
     assert path_bytes_per_s(joined, "CUDA0", "CUDA1") == 56e9
     gen4 = 31.5e9  # x16, 128b/130b
     assert path_bytes_per_s(machine(card(0), card(1)), "CUDA0", "CUDA1") == pytest.approx(gen4 / 2, rel=0.01)
+
+
+def test_another_machine_is_reached_over_the_network() -> None:
+    """An RPC device is a gigabit away unless a link says better: 32 KB of a 70B take 0.28 ms, not 1 us."""
+    remote = replace(card(1), id="RPC0", backend="rpc", pcie=None)
+    on = machine(card(0), remote)
+    slow = boundary_s(on, "CUDA0", "RPC0", n_embd=8192, tokens=1)
+    assert slow == pytest.approx(BOUNDARY_S + NETWORK_S + 32768 / 117e6, rel=0.1)
+    ten = Link(a="CUDA0", b="RPC0", kind="ethernet", bandwidth=read(1.17e9))
+    fast = boundary_s(replace(on, links=(ten,)), "CUDA0", "RPC0", n_embd=8192, tokens=1)
+    assert BOUNDARY_S + NETWORK_S < fast < slow
 
 
 def test_h100_energy_as_published() -> None:

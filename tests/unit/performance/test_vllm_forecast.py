@@ -12,7 +12,8 @@ from terazi.memory.vllm.settings import Speculation, VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.performance.calibration import Calibration, DeviceCalibration
-from terazi.performance.forecast import Forecast, forecast, score, users_within
+from terazi.performance.forecast import Forecast, forecast, score
+from terazi.performance.many_users import users_within
 from terazi.placement.plan import Plan
 from terazi.placement.vllm import follow_vllm
 from vllm_cases import CONFIGS, llama
@@ -135,6 +136,9 @@ def test_users_within_limits_are_those_that_the_forecast_shows() -> None:
     assert fits.ttft_s.mid <= 2.0
     assert beyond.itl_s.mid > 0.025 or beyond.ttft_s.mid > 2.0
     assert users_within(SPEC, plan, on, work, itl_s=1e-4) == 0
+    said = forecast(SPEC, plan, on, replace(work, users=most, itl_limit_s=0.025, ttft_limit_s=2.0)).users_at_slo
+    assert said is not None
+    assert said.low <= said.mid == most <= said.high
 
 
 def test_a_calibration_counts_before_the_table() -> None:

@@ -44,11 +44,20 @@ class Props:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """One entry of ``GET /slots``."""
+    """One entry of ``GET /slots``.
+
+    Args:
+        task: the request that it works on, or worked on last.
+        depth: tokens in its context, generated ones included.
+        decoded: tokens that it has generated for this request.
+    """
 
     id: int
     n_ctx: int | None
     is_processing: bool
+    task: int | None = None
+    depth: int | None = None
+    decoded: int | None = None
 
 
 def parse_props(body: str | bytes) -> Props:
@@ -87,7 +96,14 @@ def parse_slots(body: str | bytes) -> tuple[Slot, ...]:
         if number is None:
             raise ValueError("slots: an entry without an id")
         found.append(
-            Slot(id=number, n_ctx=_int(entry.get("n_ctx")), is_processing=entry.get("is_processing") is True)
+            Slot(
+                id=number,
+                n_ctx=_int(entry.get("n_ctx")),
+                is_processing=entry.get("is_processing") is True,
+                task=_int(entry.get("id_task")),
+                depth=_int(entry.get("n_prompt_tokens")),
+                decoded=_decoded(entry.get("next_token")),
+            )
         )
     return tuple(found)
 
@@ -109,6 +125,12 @@ def parse_metrics(text: str) -> dict[str, float]:
             except (ValueError, IndexError):
                 continue
     return found
+
+
+def _decoded(said: object) -> int | None:
+    """Of ``next_token``, a list of one object (older builds: the object itself)."""
+    one = said[0] if isinstance(said, list) and said else said
+    return _int(one.get("n_decoded")) if isinstance(one, dict) else None
 
 
 def _load(body: str | bytes) -> object:

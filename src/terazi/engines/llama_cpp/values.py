@@ -86,5 +86,27 @@ def read_overrides(value: str) -> tuple[tuple[str, str], ...]:
         pattern, equals, buffer_type = part.partition("=")
         if not equals or not buffer_type:
             raise ValueError("it takes pairs of a tensor pattern and a buffer type, like exps=CPU")
+        if _repeats_repeats(pattern):
+            raise ValueError("a repeat inside a repeated group takes for ever to match; write it with one repeat")
         pairs.append((pattern, buffer_type))
     return tuple(pairs)
+
+
+def _repeats_repeats(pattern: str) -> bool:
+    """Whether a group that holds ``*``, ``+`` or ``{`` is repeated itself, so that matching may never end."""
+    holds, escaped, in_class = [False], False, False
+    for i, c in enumerate(pattern):
+        if escaped or c == "\\":
+            escaped = not escaped
+        elif in_class or c == "[":
+            in_class = c != "]"
+        elif c == "(":
+            holds.append(False)
+        elif c == ")" and len(holds) > 1:
+            inner, repeated = holds.pop(), pattern[i + 1 : i + 2] in {"*", "+", "{"}
+            if inner and repeated:
+                return True
+            holds[-1] = holds[-1] or inner or repeated
+        elif c in "*+{":
+            holds[-1] = True
+    return False

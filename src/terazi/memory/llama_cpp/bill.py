@@ -187,11 +187,18 @@ def _of_context(
 def kept_lines(context: Context, kept: Kept) -> tuple[BillLine, ...]:
     """The lines of one model and its one context, and nothing else of its bill."""
     spec, settings, resolved, family, _ = context
-    buffers, groups = kept.buffers(settings, resolved), kept.cache_groups(settings, resolved)
     known = family is not None and draws(spec, resolved)
     basis = _replay_basis(resolved, family, NOTHING) if family and known else None
-    computed = compute_lines(kept.compute_bytes(settings, resolved), resolved, basis)
-    return _lines(context, buffers, groups, kept.states(settings, resolved), computed)
+    groups, slots = kept.cache_groups(settings, resolved), resolved.n_seq_max
+    return (
+        *kept.once("weights", lambda: _buffers(kept.buffers(settings, resolved), settings)),
+        *kept.once(groups, lambda: cache_lines(groups, _cache_basis(family))),
+        *kept.once(
+            ("state", slots), lambda: state_lines(spec, settings, resolved, kept.states(settings, resolved))
+        ),
+        *compute_lines(kept.compute_bytes(settings, resolved), resolved, basis),
+        *kept.once(("overhead", slots, settings.embedding), lambda: overhead_lines(spec, settings, resolved)),
+    )
 
 
 def _lines(
@@ -202,16 +209,24 @@ def _lines(
     computed: Iterable[BillLine],
 ) -> tuple[BillLine, ...]:
     spec, settings, resolved, family, _ = context
-    gaps = (gap_line(buffer, settings) for buffer in buffers if buffer.gap_bytes)
     return (
-        *(weights_line(buffer, settings) for buffer in buffers),
-        # what is locked can't be dropped, read or not
-        *(gap for gap in gaps if gap.memory is Memory.PINNED),
-        *cache_lines(groups, LineBasis.EXACT if family else LineBasis.UPPER_BOUND),
+        *_buffers(buffers, settings),
+        *cache_lines(groups, _cache_basis(family)),
         *state_lines(spec, settings, resolved, states),
         *computed,
         *overhead_lines(spec, settings, resolved),
     )
+
+
+def _buffers(buffers: tuple[WeightBuffer, ...], settings: LlamaCppSettings) -> Iterator[BillLine]:
+    yield from (weights_line(buffer, settings) for buffer in buffers)
+    # what is locked can't be dropped, read or not
+    gaps = (gap_line(buffer, settings) for buffer in buffers if buffer.gap_bytes)
+    yield from (gap for gap in gaps if gap.memory is Memory.PINNED)
+
+
+def _cache_basis(family: Family | None) -> LineBasis:
+    return LineBasis.EXACT if family else LineBasis.UPPER_BOUND
 
 
 def _caches_of(context: Context, lender: Context | None) -> tuple[CacheLayer, ...]:

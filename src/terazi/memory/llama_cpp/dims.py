@@ -53,10 +53,20 @@ class Values:
         total = 0
         for monomial, coefficient in terms:
             value = known.get(monomial)
-            if value is None:
-                value = known[monomial] = self._product(monomial)
-            total += coefficient * value
+            total += coefficient * (self.product(monomial) if value is None else value)
         return total
+
+    def product(self, monomial: int) -> int:
+        """The value of a monomial."""
+        product = self._known.get(monomial)
+        if product is None:
+            product = 1
+            rest = monomial
+            for value in self.variables:
+                product *= value ** (rest & ((1 << _EXPONENT_BITS) - 1))
+                rest >>= _EXPONENT_BITS
+            self._known[monomial] = product
+        return product
 
     def meet(self, conditions: tuple[Condition, ...]) -> bool:
         """Whether all *conditions* come out as noted."""
@@ -65,14 +75,6 @@ class Values:
             if (value < 0 if asked == "below" else value == 0) != answer:
                 return False
         return True
-
-    def _product(self, monomial: int) -> int:
-        product = 1
-        for value in self.variables:
-            exponent = monomial & ((1 << _EXPONENT_BITS) - 1)
-            product *= value**exponent
-            monomial >>= _EXPONENT_BITS
-        return product
 
 
 class Dim(int):

@@ -209,5 +209,48 @@ def resized_caches(
     return tuple(layers)
 
 
+class CacheShapes(NamedTuple):
+    """The caches of one kind on one device by their widths: (k_width, v_width, index_width, blocks of them)."""
+
+    device: str
+    window: bool
+    widths: tuple[tuple[int, int, int, int], ...]
+
+
+def cache_shapes(caches: tuple[CacheLayer, ...]) -> tuple[CacheShapes, ...]:
+    """What ``cache_groups`` has to know of *caches*, apart from lengths and types."""
+    groups: dict[tuple[str, bool], dict[tuple[int, int, int], int]] = {}
+    for cache in caches:
+        if not cache.shared:
+            counts = groups.setdefault((cache.device, cache.window), {})
+            widths = cache.k_width, cache.v_width, cache.index_width
+            counts[widths] = counts.get(widths, 0) + 1
+    return tuple(
+        CacheShapes(device, window, tuple((*widths, count) for widths, count in counts.items()))
+        for (device, window), counts in groups.items()
+    )
+
+
+def resized_groups(
+    shapes: tuple[CacheShapes, ...], settings: LlamaCppSettings, resolved: Resolved, window_cells: int
+) -> tuple[CacheGroup, ...]:
+    """``cache_groups`` of ``resized_caches``."""
+    by_id = {device.id: device for device in resolved.devices}
+    groups = []
+    for name, window, widths in shapes:
+        device, cells = by_id.get(name), window_cells if window else resolved.n_ctx_seq
+        rows = cells * resolved.n_stream
+        layers = n_bytes = 0
+        for k_width, v_width, index, blocks in widths:
+            layers += blocks
+            n_bytes += blocks * (
+                _cache_bytes(device, settings.type_k, k_width, rows)
+                + _cache_bytes(device, settings.type_k, index, rows)
+                + _cache_bytes(device, settings.type_v, v_width, rows)
+            )
+        groups.append(CacheGroup(name, window, layers, cells, n_bytes))
+    return tuple(groups)
+
+
 def _cache_bytes(device: Device | None, kind: str, width: int, rows: int) -> int:
     return allocation_bytes(device, kind, (width, rows), row_bytes(kind, width) * rows) if width else 0

@@ -5,7 +5,7 @@ parts by what they depend on: where tensors lie (``-ngl``, ``-ts``, ``-ot`` and 
 (context, slots, types), which graphs are reserved and their peaks (``replay``).
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import fields
 from operator import attrgetter
 
@@ -17,19 +17,23 @@ from terazi.memory.llama_cpp.blocks import unrolled
 from terazi.memory.llama_cpp.bound import compute_bound_bytes
 from terazi.memory.llama_cpp.cache_rules import window_length
 from terazi.memory.llama_cpp.context import Context
-from terazi.memory.llama_cpp.families import family_of
+from terazi.memory.llama_cpp.families import attends_everywhere, family_of
 from terazi.memory.llama_cpp.kv import (
     CacheGroup,
     CacheLayer,
+    CacheShapes,
     cache_groups,
     cache_layers,
+    cache_shapes,
     resized_caches,
+    resized_groups,
     window_cells,
 )
-from terazi.memory.llama_cpp.limits import MISFITS, misfit
+from terazi.memory.llama_cpp.limits import MISFITS, check_keys, misfit
 from terazi.memory.llama_cpp.recurrent import StateLayer, state_layers
-from terazi.memory.llama_cpp.replay import Layout, Replays, Weighed
+from terazi.memory.llama_cpp.replay import Replays
 from terazi.memory.llama_cpp.resolve import Resolved, Shares, check_cache_types, resolve_figures, share_out
+from terazi.memory.llama_cpp.scene import Layout, Weighed
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.llama_cpp.weight_buffers import WeightBuffer, weight_buffers
 from terazi.memory.llama_cpp.weights import Placement, place_tensors
@@ -76,8 +80,10 @@ class Scale:
         self._shares: dict[Hashable, tuple[int, Shares]] = {}
         self._weights: dict[int, tuple[tuple[Placement, ...], tuple[WeightBuffer, ...]]] = {}
         self._layouts: dict[int, Layout] = {}
-        self._samples: dict[Hashable, tuple[CacheLayer, ...] | None] = {}
-        self._caches: dict[Hashable, tuple[tuple[CacheLayer, ...], tuple[CacheGroup, ...]]] = {}
+        self._samples: dict[Hashable, tuple[tuple[CacheLayer, ...], tuple[CacheShapes, ...]] | None] = {}
+        self._caches: dict[Hashable, tuple[CacheLayer, ...]] = {}
+        self._groups: dict[Hashable, tuple[CacheGroup, ...]] = {}
+        self._lines: dict[Hashable, tuple[BillLine, ...]] = {}
         self._states: dict[Hashable, tuple[StateLayer, ...] | None] = {}
         #: the number of the layout that is being weighed
         self._at = 0
@@ -115,41 +121,49 @@ class Scale:
 
     def caches(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheLayer, ...]:
         """The caches of all blocks."""
-        return self._cached(settings, resolved)[0]
+        key, short = self._cache_key(settings, resolved)
+        found = self._caches.get(key)
+        if found is None:
+            sample = self._sampled(settings, resolved, short)
+            found = self._caches[key] = (
+                resized_caches(sample[0], settings, resolved, short)
+                if sample
+                else cache_layers(self.spec, self.family, settings, resolved)
+            )
+        return found
 
     def cache_groups(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[CacheGroup, ...]:
         """The caches by device and kind."""
-        return self._cached(settings, resolved)[1]
-
-    def _cached(
-        self, settings: LlamaCppSettings, resolved: Resolved
-    ) -> tuple[tuple[CacheLayer, ...], tuple[CacheGroup, ...]]:
-        short = window_cells(self._window, settings, resolved) if self._window else 0
-        key = (
-            self._at,
-            resolved.n_ctx_seq,
-            short,
-            resolved.n_stream,
-            settings.type_k,
-            settings.type_v,
-            resolved.flash_attn,
-        )
-        found = self._caches.get(key)
+        key, short = self._cache_key(settings, resolved)
+        found = self._groups.get(key)
         if found is None:
-            # which blocks there are, and how wide, hangs on flash attention alone
-            place = self._at, resolved.flash_attn
-            if place not in self._samples:
-                sample = cache_layers(self.spec, self.family, settings, resolved)
-                # some families count otherwise
-                plain = resized_caches(sample, settings, resolved, short) == sample
-                self._samples[place] = sample if plain else None
-            known = self._samples[place]
-            if known is None:
-                caches = cache_layers(self.spec, self.family, settings, resolved)
-            else:
-                caches = resized_caches(known, settings, resolved, short)
-            found = self._caches[key] = caches, cache_groups(caches)
+            sample = self._sampled(settings, resolved, short)
+            found = self._groups[key] = (
+                resized_groups(sample[1], settings, resolved, short)
+                if sample
+                else cache_groups(self.caches(settings, resolved))
+            )
         return found
+
+    def _cache_key(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[Hashable, int]:
+        """What caches depend on, and the cells of window caches."""
+        short = window_cells(self._window, settings, resolved) if self._window else 0
+        types = settings.type_k, settings.type_v, resolved.flash_attn
+        return (self._at, resolved.n_ctx_seq, short, resolved.n_stream, *types), short
+
+    def _sampled(
+        self, settings: LlamaCppSettings, resolved: Resolved, short: int
+    ) -> tuple[tuple[CacheLayer, ...], tuple[CacheShapes, ...]] | None:
+        """Caches whose lengths and types alone change; None for families that count otherwise."""
+        # which blocks there are, and how wide, hangs on flash attention alone
+        place = self._at, resolved.flash_attn
+        if place not in self._samples:
+            sample = cache_layers(self.spec, self.family, settings, resolved)
+            if attends_everywhere(self.spec):
+                check_keys(self.spec, sample)
+            plain = resized_caches(sample, settings, resolved, short) == sample
+            self._samples[place] = (sample, cache_shapes(sample)) if plain else None
+        return self._samples[place]
 
     def states(self, settings: LlamaCppSettings, resolved: Resolved) -> tuple[StateLayer, ...] | None:
         """The states of all blocks that recur."""
@@ -187,6 +201,14 @@ class Scale:
                 lambda: self.caches(settings, resolved),
             )
         )
+
+    def once(self, key: Hashable, make: Callable[[], Iterable[BillLine]]) -> tuple[BillLine, ...]:
+        """Lines that hang on the layout and *key* alone."""
+        place = self._at, key
+        found = self._lines.get(place)
+        if found is None:
+            found = self._lines[place] = tuple(make())
+        return found
 
     def _shared_out(self, settings: LlamaCppSettings) -> Shares:
         key = _layout_key(settings)

@@ -10,10 +10,9 @@ earlier copy, all further copies go round in the same circle: its peak is known,
 """
 
 from collections.abc import Callable, Sequence
-from math import gcd
 from typing import NamedTuple, TypeAlias
 
-from terazi.memory.llama_cpp.allocator import ENDLESS, Allocator, Arena
+from terazi.memory.llama_cpp.allocator import Allocator, Arena
 from terazi.memory.llama_cpp.dims import Values, terms_of
 from terazi.memory.llama_cpp.graph import Node
 from terazi.units import pad
@@ -22,11 +21,9 @@ from terazi.units import pad
 Size: TypeAlias = tuple[tuple[tuple[int, int], ...], int]
 #: (what, tensor, size): 0 takes, 1 gives back; 2 gives back what is left of a third entry's size.
 Event: TypeAlias = tuple[int, int, int, int]
-_TAKE, _GIVE, _TRIM = 0, 1, 2
+TAKE, GIVE, TRIM = 0, 1, 2
 #: Longer than the open end of any buffer.
 _BEYOND = 1 << 63
-#: Bytes; a row of an output is at least as wide.
-_ROW = 256
 
 
 class Part(NamedTuple):
@@ -74,12 +71,12 @@ class _Log(Arena):
         return self.sizes.setdefault((terms_of(n_bytes), alignment), len(self.sizes))
 
     def take(self, size: int) -> int:
-        self.events.append((_TAKE, self.tensors, size, 0))
+        self.events.append((TAKE, self.tensors, size, 0))
         self.tensors += 1
         return self.tensors - 1
 
     def release(self, address: int, size: int) -> None:
-        self.events.append((_GIVE, address, size, 0))
+        self.events.append((GIVE, address, size, 0))
 
 
 class _Recorder(Allocator):
@@ -114,7 +111,7 @@ class _Recorder(Allocator):
         owned = self._size_of(parent, parent.owner)
         needed = log.size(self._measure.bytes_of(node, buffer), self._measure.alignments[buffer])
         if owned != needed:
-            log.events.append((_TRIM, parent.address, needed, owned))
+            log.events.append((TRIM, parent.address, needed, owned))
 
 
 def record(
@@ -177,90 +174,27 @@ def _carried(
     return tuple(inherited.items())
 
 
-class Player:
-    """Plays one tape, and keeps how far settings that differ only in their outputs have come together.
+def play(tape: Tape, sizes: tuple[int, ...], repeats: tuple[int, ...]) -> int:
+    """The peak of a buffer in bytes.
 
     Args:
         tape: as recorded.
-        outputs: the monomials that count outputs.
+        sizes: of ``tape.sizes``, rounded.
+        repeats: how often the third copy of each run goes.
     """
-
-    def __init__(self, tape: Tape, outputs: frozenset[int]) -> None:
-        self._tape = tape
-        self._head, self._tail = _parted(tape, outputs)
-        used = [event[2] for part in self._head for event in part.events]
-        #: sizes are numbered in the order of their first use
-        self._head_sizes = 1 + max(used, default=-1)
-        self._heads: dict[tuple[tuple[int, ...], tuple[int, ...]], _State] = {}
-
-    def peak(self, sizes: tuple[int, ...], repeats: tuple[int, ...]) -> int:
-        """The peak of a buffer in bytes.
-
-        Args:
-            sizes: of ``tape.sizes``, rounded.
-            repeats: how often the third copy of each run goes.
-        """
-        state, unit = self._after_head(sizes[: self._head_sizes], repeats)
-        peak = state.peak * unit
-        tail = self._tail
-        grown = sum(sizes[size] for what, _, size, _ in tail if what == _TAKE)
-        if not state.ragged and state.blocks[-1][0] * unit + grown <= peak:
-            # no way to place what is left could reach so far
-            return peak
-        arena = Arena()
-        arena.blocks = [
-            [at * unit, ENDLESS - at * unit if at + n == ENDLESS else n * unit] for at, n in state.blocks
-        ]
-        arena.peak, arena.ragged = peak, state.ragged
-        _perform(tail, arena, [place * unit for place in state.address], sizes)
-        return arena.peak
-
-    def _after_head(self, sizes: tuple[int, ...], repeats: tuple[int, ...]) -> "tuple[_State, int]":
-        """How a buffer looks where the tail begins, in units of so many bytes.
-
-        The allocator only compares and adds, so sizes that are all some times as large give addresses that are.
-        """
-        unit = gcd(*sizes) or 1
-        sizes = tuple(size // unit for size in sizes)
-        state = self._heads.get((sizes, repeats))
-        if state is None:
-            arena = Arena()
-            address = [0] * self._tape.tensors
-            for part in self._head:
-                if part.run is None:
-                    _perform(part.events, arena, address, sizes)
-                elif part.events:
-                    _circle(part, arena, address, sizes, repeats[part.run])
-            state = self._heads[sizes, repeats] = _State(arena.blocks, address, arena.peak, arena.ragged)
-        return state, unit
-
-
-class _State(NamedTuple):
-    """A buffer on its way: free blocks, the place of every tensor, the peak so far, and ``Arena.ragged``."""
-
-    blocks: list[list[int]]
-    address: list[int]
-    peak: int
-    ragged: bool
-
-
-def _parted(tape: Tape, outputs: frozenset[int]) -> tuple[tuple[Part, ...], tuple[Event, ...]]:
-    """What comes before the first tensor that is as long as there are outputs, and what comes from there on."""
-    last = tape.parts[-1]
-    for place, (what, _, size, _) in enumerate(last.events):
-        if what == _TAKE and counts_outputs(tape.sizes[size][0], outputs):
-            return (*tape.parts[:-1], Part(last.events[:place])), last.events[place:]
-    return tape.parts, ()
-
-
-def counts_outputs(terms: tuple[tuple[int, int], ...], outputs: frozenset[int]) -> bool:
-    """Rows of some width, one an output: no inputs of single numbers, and nothing that is as long as the batch."""
-    return all(coefficient >= _ROW and monomial in outputs for monomial, coefficient in terms)
+    arena = Arena()
+    address = [0] * tape.tensors
+    for part in tape.parts:
+        if part.run is None:
+            _perform(part.events, arena, address, sizes)
+        elif part.events:
+            _circle(part, arena, address, sizes, repeats[part.run])
+    return arena.peak
 
 
 def _circle(part: Part, arena: Arena, address: list[int], sizes: Sequence[int], repeats: int) -> None:
     """Repeat a part, and leave out whole rounds of the circle once it is one."""
-    own = [event[1] for event in part.events if event[0] == _TAKE]
+    own = [event[1] for event in part.events if event[0] == TAKE]
     # the second copy, which went before, is as good as a repetition
     before_all = (address[tensor - part.shift] for tensor in own)
     seen: dict[tuple[object, ...], int] = {(arena.ragged, *map(tuple, arena.blocks), *before_all): 0}
@@ -282,29 +216,31 @@ def _perform(events: Sequence[Event], arena: Arena, address: list[int], sizes: S
     blocks, peak = arena.blocks, arena.peak
     for what, tensor, index, owned in events:
         size = sizes[index]
-        if what == _TAKE:
+        if what == TAKE:
             if arena.ragged:
                 # out of order, where the last is whichever comes last
                 address[tensor] = at = arena.take(size)
                 peak = max(peak, at + size)
                 continue
             best_size = _BEYOND
-            best = 0
-            for place, block in enumerate(blocks):
+            best = blocks[0]
+            for block in blocks:
                 # the open end is longer than all others and comes last, so it is the last resort
                 if size <= block[1] <= best_size:
-                    best, best_size = place, block[1]
-            block = blocks[best]
-            at = address[tensor] = block[0]
-            block[0] = end = at + size
-            block[1] = best_size - size
+                    best = block
+                    best_size = block[1]
+            at = address[tensor] = best[0]
+            best[0] = end = at + size
             if best_size == size:
-                del blocks[best]
+                blocks.remove(best)
+            else:
+                best[1] = best_size - size
             peak = max(peak, end)
             continue
         at = address[tensor]
-        if what == _TRIM:
-            at, size = at + size, sizes[owned] - size
+        if what == TRIM:
+            at += size
+            size = sizes[owned] - size
             if size <= 0:
                 continue
         arena.release(at, size)

@@ -1,8 +1,9 @@
 """The parts of a bill before they are lines, for whoever keeps them from one bill of a model to the next."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Protocol
 
+from terazi.memory.bill import BillLine
 from terazi.memory.llama_cpp.kv import CacheGroup, CacheLayer
 from terazi.memory.llama_cpp.recurrent import StateLayer
 from terazi.memory.llama_cpp.resolve import Resolved
@@ -34,3 +35,6 @@ class Kept(Protocol):
 
     def compute_bytes(self, settings: LlamaCppSettings, resolved: Resolved) -> Mapping[str, int]:
         """``compute.compute_bytes`` without adapters, or its bound if the graph isn't known."""
+
+    def once(self, key: Hashable, make: Callable[[], Iterable[BillLine]]) -> tuple[BillLine, ...]:
+        """What *make* gives, which hangs on *key* and on what settles where tensors lie, and on nothing else."""

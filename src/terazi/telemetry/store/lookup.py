@@ -20,15 +20,10 @@ class HeldLines(NamedTuple):
 
 def held_lines(path: str, plan_id: str) -> HeldLines | None:
     """From the last record of *plan_id* in the file *path*; None if there is none, or the file can't be read."""
-    quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    try:
-        # mode=rw: a reader of a WAL file needs its side files, but must not make the file itself
-        db = sqlite3.connect(f"file:{quoted}?mode=rw", timeout=0.2, isolation_level=None, uri=True)
-    except sqlite3.Error:
+    db = _open(path)
+    if db is None:
         return None
     try:
-        if db.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-            return None
         row = db.execute(
             "SELECT wall_s, build, held FROM reconciliation WHERE plan_id = ? ORDER BY id DESC LIMIT 1", (plan_id,)
         ).fetchone()
@@ -37,6 +32,59 @@ def held_lines(path: str, plan_id: str) -> HeldLines | None:
         return None
     finally:
         db.close()
+
+
+class Measured(NamedTuple):
+    """What is kept of a machine.
+
+    Args:
+        calibrations: (driver, build, document), the newest first.
+        speeds: (model, build, streams, tok_s, forecast_tok_s) of deployments, the newest first.
+    """
+
+    calibrations: tuple[tuple[str, str, str], ...]
+    speeds: tuple[tuple[str, str, float, float, float], ...]
+
+
+def measured(path: str, machine: str, engine: str) -> Measured | None:
+    """Of *machine* under *engine*, from the file *path*; None if there is nothing, or the file can't be read."""
+    db = _open(path)
+    if db is None:
+        return None
+    try:
+        if db.execute("PRAGMA user_version").fetchone()[0] < 2:
+            return None
+        kept = db.execute(
+            "SELECT driver, build, document FROM calibration WHERE machine = ? AND engine = ? ORDER BY wall_s DESC",
+            (machine, engine),
+        ).fetchall()
+        speeds = db.execute(
+            "SELECT model, build, streams, tok_s, forecast_tok_s FROM speed WHERE machine = ? "
+            "ORDER BY id DESC LIMIT 1000",
+            (machine,),
+        ).fetchall()
+    except sqlite3.Error:
+        return None
+    finally:
+        db.close()
+    return Measured(tuple(map(tuple, kept)), tuple(map(tuple, speeds)))
+
+
+def _open(path: str) -> sqlite3.Connection | None:
+    """The file, if it is one of ours."""
+    quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+    try:
+        # mode=rw: a reader of a WAL file needs its side files, but must not make the file itself
+        db = sqlite3.connect(f"file:{quoted}?mode=rw", timeout=0.2, isolation_level=None, uri=True)
+    except sqlite3.Error:
+        return None
+    try:
+        if db.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,):
+            return db
+    except sqlite3.Error:
+        pass
+    db.close()
+    return None
 
 
 def _lines(text: str) -> dict[tuple[str, str], int]:

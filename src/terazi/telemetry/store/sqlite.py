@@ -28,6 +28,18 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX reconciliation_of_plan ON reconciliation (plan_id, id)",
     ),
+    (
+        """CREATE TABLE calibration (
+            machine TEXT NOT NULL, engine TEXT NOT NULL, driver TEXT NOT NULL, build TEXT NOT NULL,
+            wall_s REAL NOT NULL, document TEXT NOT NULL, PRIMARY KEY (machine, engine, driver, build)
+        )""",
+        """CREATE TABLE speed (
+            id INTEGER PRIMARY KEY, machine TEXT NOT NULL, model TEXT NOT NULL, wall_s REAL NOT NULL,
+            build TEXT NOT NULL, streams REAL NOT NULL, depth REAL NOT NULL, tok_s REAL NOT NULL,
+            forecast_tok_s REAL NOT NULL
+        )""",
+        "CREATE INDEX speed_of_model ON speed (machine, model, id)",
+    ),
 )
 BUSY_S = 5.0
 KEEP_S = 366 * 24 * 3600.0
@@ -92,7 +104,7 @@ class Store:
             db.execute("COMMIT")
             self._shrink(db)
 
-        self._use(insert)
+        self.use(insert)
 
     def latest(self, plan_id: str) -> Reconciliation | None:
         """The last record of *plan_id*; None if there is none that can be read.
@@ -102,7 +114,7 @@ class Store:
         """
         if not os.path.exists(self._path):  # noqa: PTH110 - a text, on the way of `terazi weigh`
             return None
-        return self._use(lambda db: _latest(db, plan_id))
+        return self.use(lambda db: _latest(db, plan_id))
 
     def count(self) -> int:
         """How many records there are.
@@ -115,7 +127,7 @@ class Store:
             n: int = db.execute("SELECT count(*) FROM reconciliation").fetchone()[0]
             return n
 
-        return self._use(counted)
+        return self.use(counted)
 
     # --- bounds -------------------------------------------------------------------------------------
 
@@ -141,7 +153,12 @@ class Store:
 
     # --- the file -----------------------------------------------------------------------------------
 
-    def _use(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def use(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do *work* with the open file; once more on a new file if this one turns out to be damaged.
+
+        Raises:
+            StoreError: the file can't be used.
+        """
         for again in (True, False):
             try:
                 with self._open() as db:

@@ -75,6 +75,18 @@ def test_every_spelling(spellings: str, field: str, value: object) -> None:
         assert command.unknown_flags == (), spelling
 
 
+@pytest.mark.parametrize("pattern", ["(((((.*)*)*)*)*)*X", r"(a+\.)+", "(x|(yz*))+", "((ab)+c){3}"])
+def test_a_pattern_that_may_never_end_is_refused(pattern: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings(f"-ot {pattern}=CPU")
+    assert "repeat" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("pattern", [r"blk\.(1|2)\.ffn_.*_exps", r"\(a+\)+", "[(*]+", "(ffn|attn)+.*", "(a.*)b"])
+def test_patterns_that_end_are_taken(pattern: str) -> None:
+    assert settings(f"-ot {pattern}=CPU").override_tensor == ((pattern, "CPU"),)
+
+
 def test_dense_layers_on_the_cpu_become_overrides() -> None:
     (first, second) = settings("-ncffn 2").override_tensor
     assert first == (r"blk\.0\.ffn_(up|down|gate)\.", "CPU")
