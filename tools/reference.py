@@ -120,7 +120,8 @@ def documents() -> str:
     shape = '{"schema": "terazi.error/1", "command": …, "error": {"message": …, "hint": …, "exit_code": …}}'
     parts += [f"\nWith `--commands` a command that can't be weighed gets `{shape}` in its place.\n"]
     nouns = (
-        Machine, Host, Device, Workload, LlamaCppSettings, VllmSettings, Bill, BillLine, DeviceShare, Rejected, Shortfall,
+        Machine, Host, Device, Workload, LlamaCppSettings, VllmSettings, Bill, BillLine, DeviceShare, Rejected,
+        Shortfall,
         Alternative, Forecast, Interval, PowerReport, PhasePower, MonthlyBill, CapAdvice, PsuCheck, Tariff,
         Comparison, Option, Volume, Verification, Asked, Reconciliation, BufferRow, ProcessMemory,
     )  # fmt: skip

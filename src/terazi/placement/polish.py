@@ -27,13 +27,13 @@ def polish(
     better: list[Judged] = []
     tried = {at}
     mark = score(best)
-    while True:
+    while search.may_judge():
         found = None
         for counts in _near(search, settings, devices, at):
             if counts in tried:
                 continue
             if not search.may_judge():
-                return better
+                break
             tried.add(counts)
             judged = search.weigh(place(settings, devices, counts))
             if not judged.shortfall and (new := score(judged)) > mark:
@@ -43,6 +43,7 @@ def polish(
             return better
         better.append(found)
         at = _counts(found, devices)
+    return better
 
 
 def _counts(judged: Judged, devices: Sequence[Device]) -> Counts:

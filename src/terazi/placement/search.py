@@ -65,6 +65,7 @@ class _Ledger:
     """What one search has spent and learnt so far."""
 
     blocks: int = 0
+    active: list[float] = field(default_factory=list)
     paces: dict[tuple[object, ...], Pace] = field(default_factory=dict)
 
 
@@ -210,7 +211,10 @@ class Search:
 
     def seconds(self, settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Counts) -> float:
         """What a layout takes as the sum of its layers' times."""
-        pace, active = self._pace(settings), active_bytes(self.spec)
+        active = self.ledger.active
+        if not active:
+            active.extend(active_bytes(self.spec))
+        pace = self._pace(settings)
         mean = sum(active[:-1]) / max(1, self.spec.block_count) or 1.0
         first = next((d.id for d, n in zip(devices, counts, strict=True) if n), HOST)
         start = at = self.total - sum(counts)
@@ -258,7 +262,7 @@ class Search:
             index = layout.counts.index(self.total)
             different.setdefault((layout.cost, space.budgets[index]), layout)
         found = list(different.values())[:_SINGLES]
-        for evenly in (False, True):
+        for evenly in self._manners():
             layout_ = spread(space.rooms, self.total, (0,), evenly=evenly)
             if layout_ is not None and layout_ not in found:
                 found.append(layout_)
@@ -268,11 +272,15 @@ class Search:
         """The fastest that leaves some of the first layers to the host: on one card, and on several."""
         starts = [s for s in starts if space.host_holds(s)]
         found = alone(space.rooms, self.total, starts)[:1]
-        for evenly in (False, True):
+        for evenly in self._manners():
             layout = spread(space.rooms, self.total, starts, evenly=evenly)
             if layout is not None and layout not in found:
                 found.append(layout)
         return sorted((f for f in found if space.host_fits(f.counts)), key=lambda f: f.cost)
+
+    def _manners(self) -> tuple[bool, ...]:
+        """Whether to look for an even layout besides the fastest: not if there would be no time to weigh it."""
+        return (False, True) if self.ledger.blocks + 2 * self.spec.block_count <= JUDGED_BLOCKS else (False,)
 
     def _lacking(self, space: Space, devices: Sequence[Device]) -> Iterator[Rejected]:
         """Cards that can't hold everything alone, the one that comes nearest."""

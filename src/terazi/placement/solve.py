@@ -97,7 +97,8 @@ def _better(
 ) -> list[Candidate]:
     """What lies around the best of *candidates* and is better; one card that holds all has nothing around it."""
     appraiser = search.appraiser
-    if appraiser is None or "n_gpu_layers" in search.pins or not search.devices(settings):
+    fixed = "n_gpu_layers" in search.pins or not search.devices(settings)
+    if appraiser is None or fixed or not search.may_judge():
         return []
 
     def score(judged: Judged) -> float:
