@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 ROOT = Path(__file__).resolve().parent.parent
-REFERENCE = ROOT / "docs" / "reference"
+DOCS = ROOT / "docs"
 #: ``terazi weigh --json``, key by key, two levels deep. A test holds it against what is printed.
 WEIGHING = {
     "schema": "`terazi.weighing/1`; keys may be added under it, none is taken away or changes its meaning",
@@ -43,6 +43,7 @@ WEIGHING = {
     "plan.argv": "the command, word by word",
     "plan.devices": "[DeviceShare](#deviceshare) of each device, the host last, with its `peak_bytes`",
     "plan.reasons": "why so, in sentences",
+    "plan.rejected": "[Rejected](#rejected) of each layout, setting or engine that was not taken",
     "bill": "[Bill](#bill)",
     "bill.engine": "whose rules it follows",
     "bill.build": "and of which build",
@@ -109,7 +110,7 @@ def documents() -> str:
     from terazi.performance.energy import MonthlyBill, PhasePower, PowerReport, Tariff
     from terazi.performance.forecast import Forecast, Interval
     from terazi.performance.host_power import PsuCheck
-    from terazi.placement.plan import Alternative, DeviceShare, Shortfall
+    from terazi.placement.plan import Alternative, DeviceShare, Rejected, Shortfall
     from terazi.service.verification import Asked, Verification
     from terazi.telemetry.reconciliation import BufferRow, ProcessMemory, Reconciliation
 
@@ -119,7 +120,8 @@ def documents() -> str:
     shape = '{"schema": "terazi.error/1", "command": …, "error": {"message": …, "hint": …, "exit_code": …}}'
     parts += [f"\nWith `--commands` a command that can't be weighed gets `{shape}` in its place.\n"]
     nouns = (
-        Machine, Host, Device, Workload, LlamaCppSettings, VllmSettings, Bill, BillLine, DeviceShare, Shortfall,
+        Machine, Host, Device, Workload, LlamaCppSettings, VllmSettings, Bill, BillLine, DeviceShare, Rejected,
+        Shortfall,
         Alternative, Forecast, Interval, PowerReport, PhasePower, MonthlyBill, CapAdvice, PsuCheck, Tariff,
         Comparison, Option, Volume, Verification, Asked, Reconciliation, BufferRow, ProcessMemory,
     )  # fmt: skip
@@ -179,11 +181,20 @@ def _block(text: str) -> str:
     return f"```text\n{text.rstrip()}\n```\n"
 
 
+def stories() -> str:
+    """The worked stories that the tests check, with their reasons."""
+    sys.path.insert(0, str(ROOT / "tests"))
+    from stories import page
+
+    return f"{HEAD}\n{page()}"
+
+
 PAGES = {
-    "command-line.md": command_line,
-    "configuration.md": configuration,
-    "documents.md": documents,
-    "device-map.svg": picture,
+    "reference/command-line.md": command_line,
+    "reference/configuration.md": configuration,
+    "reference/documents.md": documents,
+    "reference/device-map.svg": picture,
+    "guides/stories.md": stories,
 }
 
 
@@ -192,7 +203,7 @@ def main() -> int:
     check = "--check" in sys.argv[1:]
     stale = []
     for name, page in PAGES.items():
-        text, path = page(), REFERENCE / name
+        text, path = page(), DOCS / name
         if check:
             if not path.exists() or path.read_text() != text:
                 stale.append(name)
@@ -200,7 +211,7 @@ def main() -> int:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
     if stale:
-        print(f"stale: docs/reference/{', '.join(stale)}; write them with: make docs", file=sys.stderr)
+        print(f"stale: docs/{', docs/'.join(stale)}; write them with: make docs", file=sys.stderr)
     return 1 if stale else 0
 
 

@@ -13,7 +13,7 @@ _OUTPUT: Final = 128
 
 
 def add_workload(parser: argparse.ArgumentParser) -> None:
-    """``--context --users --prompt --output``."""
+    """``--context --users --prompt --output --ttft --itl``."""
     group = parser.add_argument_group("workload")
     group.add_argument("--context", type=positive, metavar="N", help="tokens that one sequence may grow to")
     group.add_argument("--users", type=positive, metavar="N", help="streams at once (default 1)")
@@ -23,6 +23,8 @@ def add_workload(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--output", type=positive, metavar="N", help=f"tokens of a typical answer (default {_OUTPUT})"
     )
+    group.add_argument("--ttft", type=_milliseconds, metavar="MS", help="limit: the first token within MS ms")
+    group.add_argument("--itl", type=_milliseconds, metavar="MS", help="limit: a token every MS ms, per stream")
 
 
 def add_price(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +80,14 @@ def workload(args: argparse.Namespace) -> Workload:
                 f"a prompt of {prompt} and an answer of {output} tokens don't fit a context of {room}",
                 hint=f"give --context {prompt + output} or more, or lower --prompt and --output",
             )
-    return Workload(context=room, users=args.users or 1, prompt=prompt, output=output)
+    return Workload(
+        context=room,
+        users=args.users or 1,
+        prompt=prompt,
+        output=output,
+        ttft_limit_s=None if args.ttft is None else args.ttft / 1e3,
+        itl_limit_s=None if args.itl is None else args.itl / 1e3,
+    )
 
 
 def lengths(args: argparse.Namespace) -> tuple[int, int]:
@@ -143,6 +152,13 @@ def _price(text: str) -> float:
         value = -1.0
     if not 0 <= value < float("inf"):
         raise argparse.ArgumentTypeError("must be a price, e.g. 0.30")
+    return value
+
+
+def _milliseconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("must be more than 0 ms, e.g. 500")
     return value
 
 

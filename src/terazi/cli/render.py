@@ -56,6 +56,7 @@ def render_weighing(weighing: Weighing) -> str:
         parts.append(_refusal(outcome))
     else:
         parts.append(_bullets("why so", outcome.reasons))
+        parts.append(_bullets("not taken", [f"{one_line(r.option)}: {r.why}" for r in outcome.rejected]))
     parts.append(_verdict(outcome))
     return harmless("\n\n".join(part for part in parts if part))
 
@@ -253,7 +254,7 @@ def _bullets(title: str, texts: Sequence[str]) -> str:
 
 def _verdict(outcome: Plan | Refusal) -> str:
     if isinstance(outcome, Refusal):
-        return f"verdict: {_VERDICTS[Verdict.REFUSED]}"
+        return f"verdict: {_VERDICTS[Verdict.REFUSED] if outcome.shortfall else 'REFUSED'}"
     devices = " + ".join(s.id for s in outcome.devices if s.total_bytes) or HOST
     return f"verdict: {_VERDICTS[outcome.verdict]} ({devices}; plan {outcome.id})"
 

@@ -3,16 +3,13 @@
 import argparse
 import atexit
 import gc
-import sys
 from collections.abc import Iterator
 
 from terazi.cli import options
-from terazi.cli.terminal import tell
+from terazi.cli.shown import powered, show
 from terazi.errors import TeraziError, UsageError
-from terazi.placement.plan import Refusal
 from terazi.service.records import with_records
 from terazi.service.weigh import find_machine, split_command_line, weigh_command, weigh_model
-from terazi.service.weighing import Weighing
 
 _COMMAND_LINE_LIMIT = 64 * 1024
 #: What is skipped of one line at most; a device like /dev/zero has no end.
@@ -22,10 +19,10 @@ _SKIPPED_LIMIT = 256 * 1024**2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi weigh MODEL``, ``terazi weigh -- COMMAND``, ``terazi weigh --commands FILE``."""
     parser.add_argument(
-        "model",
-        nargs="?",
+        "models",
+        nargs="*",
         metavar="MODEL",
-        help="a file or folder, hf:org/repo[:quant], ollama:name, a Modelfile, or: demo",
+        help="a file or folder, hf:org/repo[:quant], ollama:name, a Modelfile, or: demo; several share one budget",
     )
     parser.add_argument("--on", metavar="MACHINE", help='this (default), machine.json, or "2x RTX 3090 + 64GiB"')
     parser.add_argument("--json", action="store_true", help="one document, schema terazi.weighing/1")
@@ -38,12 +35,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ask the engine too: a sparse twin of the model is loaded on stand-in devices of this host, and each "
         "figure is compared (exit code 4 if one differs)",
     )
+    parser.add_argument("--compare", action="store_true", help="the engines side by side, and which one to take")
+    parser.add_argument(
+        "--what-if",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help='a variation side by side with the first, e.g. kv-type=q8_0, context=32768, "on=+RTX 3090", cap=250W, '
+        'link=nvlink, quant=Q5_K_M; several of one: "context=65536; kv-type=q8_0" (may be given more than once)',
+    )
+    parser.add_argument(
+        "--quant",
+        metavar="TYPE",
+        help="which file of a folder or repository: Q4_K_M …, or: best, which weighs them all",
+    )
+    parser.add_argument(
+        "--any", action="store_true", help="the MODELs are files of one model: weigh them all and take the best"
+    )
     parser.add_argument("--svg", metavar="FILE", help="draw the device map, the roofline and the power caps there")
     parser.add_argument("--html", metavar="FILE", help="the same as a page with tables")
     options.add_power(parser)
     options.add_workload(parser)
     options.add_settings(parser)
-    parser.usage = "terazi weigh [options] MODEL | terazi weigh [options] -- llama-server -m MODEL …"
+    parser.usage = "terazi weigh [options] MODEL… | terazi weigh [options] -- llama-server -m MODEL …"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -51,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     # A weighing holds nothing that must be closed by a finaliser. Taken out of the collector's sight, its objects
     # aren't walked through once more on the way out, which is an eighth of the whole run.
     atexit.register(gc.freeze)
-    if (args.model is not None) + (args.tail is not None) + (args.commands is not None) != 1:
+    if bool(args.models) + (args.tail is not None) + (args.commands is not None) != 1:
         raise UsageError(
             "give one thing to weigh: a MODEL, a command after --, or --commands FILE",
             hint="e.g. terazi weigh demo, or: terazi weigh -- llama-server -m model.gguf -c 8192",
@@ -67,6 +81,11 @@ def run(args: argparse.Namespace) -> int:
                 hint="give the command itself: terazi weigh --verify -- llama-server -m model.gguf",
             )
         return _weigh_file(args)
+    if args.compare or args.what_if or args.quant or args.any or len(args.models) > 1:
+        from terazi.cli import weigh_beside
+
+        _refuse_command(args)
+        return weigh_beside.run(args)
     if args.tail is not None:
         _refuse_pins(args)
         prompt, output = options.lengths(args)
@@ -75,31 +94,14 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         weighing = weigh_model(
-            args.model,
+            args.models[0],
             find_machine(args.on),
             options.workload(args),
             options.pins(args),
             engine=args.engine,
             price_per_kwh=args.price_per_kwh,
         )
-    weighing = _with_power(with_records(weighing), args)
-    if args.verify:
-        from terazi.service.verify_bill import verify
-
-        weighing = verify(weighing, lambda step: tell([f"verifying: {step}"]))
-    if args.json:
-        from terazi.service.document import document_text
-
-        print(document_text(weighing))
-    else:
-        from terazi.cli.render import render_weighing
-
-        print(render_weighing(weighing))
-    if args.svg is not None or args.html is not None:
-        _draw(weighing, args)
-    for note in (*weighing.notes, *weighing.spec.reasons):
-        print(f"note: {note}", file=sys.stderr)
-    return _code(weighing)
+    return show(args, weighing)
 
 
 def _weigh_file(args: argparse.Namespace) -> int:
@@ -120,32 +122,12 @@ def _weigh_file(args: argparse.Namespace) -> int:
             if not words:
                 continue
             weighing = weigh_command(words, machine, prompt=prompt, output=output, price_per_kwh=args.price_per_kwh)
-            text = document_text(_with_power(with_records(weighing), args))
+            text = document_text(powered(with_records(weighing), args))
         except TeraziError as error:
             failed = True
             text = error_text(line[:_COMMAND_LINE_LIMIT], error)
         print(text, flush=True)
     return 1 if failed else 0
-
-
-def _draw(weighing: Weighing, args: argparse.Namespace) -> None:
-    from terazi.cli.draw import draw_html, draw_svg, write
-
-    for path, draw in ((args.svg, draw_svg), (args.html, draw_html)):
-        if path is not None:
-            write(path, draw, weighing)
-            tell([f"drawn: {path}"])
-
-
-def _with_power(weighing: Weighing, args: argparse.Namespace) -> Weighing:
-    if weighing.forecast is None or not weighing.machine.devices:
-        return weighing
-    from terazi.service.power import configured, power_terms, with_power
-
-    terms = power_terms(
-        configured(), price_per_kwh=args.price_per_kwh, currency=args.currency, psu_w=args.psu, duty=args.duty
-    )
-    return with_power(weighing, terms)
 
 
 def _lines(path: str) -> Iterator[str]:
@@ -184,7 +166,13 @@ def _refuse_pins(args: argparse.Namespace) -> None:
         )
 
 
-def _code(weighing: Weighing) -> int:
-    if weighing.verification is not None and not weighing.verification.agreed:
-        return 4
-    return 3 if isinstance(weighing.outcome, Refusal) else 0
+def _refuse_command(args: argparse.Namespace) -> None:
+    if not args.models:
+        raise UsageError(
+            "--compare, --what-if, --quant and --any take a MODEL, not a command",
+            hint="give the model itself, e.g. terazi weigh model.gguf --compare",
+        )
+    if args.verify:
+        raise UsageError(
+            "--verify takes one thing to weigh", hint="leave out --compare, --what-if and all but one MODEL"
+        )

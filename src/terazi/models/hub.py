@@ -95,7 +95,7 @@ def choose_gguf(names: Sequence[str], quant: str | None) -> str | None:
 
     Without *quant* it is Q4_K_M, else Q8_0, else the first model; a *quant* that isn't there gives None.
     """
-    models = [name for name in names if _is_model(name)]
+    models = [name for name in names if is_model(name)]
     for tag in (quant,) if quant else _USUAL:
         pattern = re.compile(re.escape(tag) + "[.-]", re.IGNORECASE)
         for name in models:
@@ -106,7 +106,7 @@ def choose_gguf(names: Sequence[str], quant: str | None) -> str | None:
 
 def quants(names: Sequence[str]) -> tuple[str, ...]:
     """The quantisations that a repository offers, as their files are named."""
-    tags = dict.fromkeys(_tag(name) for name in names if _is_model(name))
+    tags = dict.fromkeys(tag_of(name) for name in names if is_model(name))
     return tuple(tag for tag in tags if tag)
 
 
@@ -122,7 +122,8 @@ def choose_projector(names: Sequence[str], model: str) -> str | None:
     return min(found, key=lambda row: row[:2])[2] if found else None
 
 
-def _is_model(name: str) -> bool:
+def is_model(name: str) -> bool:
+    """Whether *name* is a GGUF model, or the first part of a split one."""
     base = name.rsplit("/", 1)[-1]
     if not name.endswith(".gguf") or any(part in base for part in _COMPANIONS):
         return False
@@ -130,7 +131,8 @@ def _is_model(name: str) -> bool:
     return split is None or int(split[2]) == 1 or int(split[3]) <= 1
 
 
-def _tag(name: str) -> str:
+def tag_of(name: str) -> str:
+    """The quantisation that the file *name* carries in its name, in capitals; empty if there is none."""
     split = _SPLIT.fullmatch(name)
     found = _TAG.search(split[1] if split else name.removesuffix(".gguf"))
     return found[1].upper() if found else ""
@@ -138,5 +140,5 @@ def _tag(name: str) -> str:
 
 def _bits(name: str) -> int:
     """``Q4_0`` → 4, ``F16`` → 16; 0 if the name has no number there (``extract_quant_bits``)."""
-    digits = re.search(r"\d{1,4}", _tag(name))
+    digits = re.search(r"\d{1,4}", tag_of(name))
     return int(digits[0]) if digits else 0

@@ -41,7 +41,8 @@ def explain_layout(machine: Machine, judged: Judged, asked: Container[str] = ())
         )
     else:
         parts = ", ".join(
-            f"{n} layers on {name} ({format_bytes(held[name].total_bytes)})" for name, n in counts.items()
+            f"{n} layer{'s' * (n > 1)} on {name} ({format_bytes(held[name].total_bytes)})"
+            for name, n in counts.items()
         )
         chosen = in_ram or any(name in asked for name in _SPREADING)
         lead = "" if chosen else "No card holds all of it: "
@@ -61,9 +62,36 @@ def explain_layout(machine: Machine, judged: Judged, asked: Container[str] = ())
     unused = [name for name in by_id if name not in counts and all(d.id != name for d in cut)]
     if unused:
         settled = any(name in asked for name in (*_SPREADING, "n_gpu_layers"))
-        why = "as asked" if settled else "not needed, and another device would add a hand-over a token"
+        them = "it" if len(unused) == 1 else "them"
+        why = "as asked" if settled else f"the plan would be slower with {them}, or no faster"
         said.append(f"{', '.join(unused)} left unused: {why}.")
     return said
+
+
+def name_option(judged: Judged, beside: Judged) -> str:
+    """What *judged* is, in the words that tell it from *beside*."""
+    owners = judged.resolved.layer_devices
+    counts = {name: owners.count(name) for name in dict.fromkeys(owners)}
+    in_ram = counts.pop(HOST, 0)
+    words = []
+    if len(judged.resolved.cut) > 1:
+        words.append(f"each layer cut over {', '.join(d.id for d in judged.resolved.cut)}")
+    elif not counts:
+        words.append("the CPU alone")
+    elif len(counts) == 1:
+        words.append(f"{next(iter(counts))} alone")
+    else:
+        words.append(f"a layer split over {' + '.join(f'{name} ({n})' for name, n in counts.items())}")
+    if counts and in_ram:
+        words.append(f"{in_ram} layers in RAM")
+    if judged.settings.n_cpu_moe:
+        more = " and some of one more" if judged.settings.override_tensor else ""
+        words.append(f"the experts of {judged.settings.n_cpu_moe} blocks{more} in RAM")
+    if judged.settings.type_k != beside.settings.type_k:
+        words.append(f"a KV cache in {judged.settings.type_k}")
+    if judged.settings.n_ubatch != beside.settings.n_ubatch:
+        words.append(f"a micro-batch of {judged.settings.n_ubatch}")
+    return ", ".join(words)
 
 
 def _describe(device: Device) -> str:

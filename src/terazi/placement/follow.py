@@ -59,7 +59,6 @@ def follow(
     from terazi.placement.refuse import refuse
     from terazi.placement.scales import Scales
     from terazi.placement.search import Search
-    from terazi.placement.solve import finish
 
     default = LlamaCppSettings()
     pins = {
@@ -82,4 +81,4 @@ def follow(
         n_parallel=judged.resolved.n_seq_max,
         kv_unified=judged.resolved.unified and judged.resolved.n_seq_max > 1,
     )
-    return refuse(search, workload, explicit, judged, lambda found: finish(search, workload, found, (), None))
+    return refuse(search, workload, explicit, judged)

@@ -1,11 +1,15 @@
-"""Shares layers out over unequal devices: an exact search over counts per device.
+"""Shares layers out over unequal devices: an exact search over contiguous ranges, the least time winning.
 
-In: bytes per layer, room per device and role. Out: counts per device. It knows nothing of engines beyond this:
-layers are atoms, each device holds a contiguous range, in the devices' order, and the ranges end at the output.
+In: bytes and nanoseconds per layer, room per device and role. Out: counts per device. It knows nothing of engines
+beyond this: layers are atoms, each device holds a contiguous range, in the devices' order, the ranges end at the
+output, and what comes before the first range stays on the host.
 
-A device's fixed cost (compute buffers, copies of shared tables) depends on its role: alone, first, in the middle or
-last. The search goes backwards over (device, first layer), so one pass answers for every number of layers that may
-have to stay in RAM: ``best[start]`` covers the layers from *start* to the end.
+A device's fixed cost (compute buffers, copies of shared tables) depends on its role (alone, first, in the middle or
+last) and on whether it has one layer or more: within a range of one, nothing is handed on.
+
+The search goes backwards over (device, first layer), so one pass answers for every number of layers that may
+stay on the host: ``rest[d][start]`` covers the layers from *start* to the end with the devices from *d* on. Times
+are whole nanoseconds, so that equal cards tie exactly, and the more even share wins the tie.
 """
 
 from bisect import bisect_right
@@ -28,94 +32,160 @@ class Room(NamedTuple):
 
     Args:
         prefix: ``prefix[i]`` is the sum of the bytes of layers ``0..i-1`` here; one entry more than layers.
-        room: bytes left for layers, by role.
-        seconds_per_byte: what a byte here costs a token; any constant will do if all devices are equal.
+        room: bytes left for several layers, by role.
+        room_for_one: the same for a single layer.
+        cost: ``cost[i]`` is the sum of what layers ``0..i-1`` take here, in nanoseconds of the workload.
+        entry: nanoseconds to hand over to this device from another one.
+        host: ``host[i]`` is what layers ``0..i-1`` take on the host if this is the first device in use.
     """
 
     prefix: Sequence[int]
     room: tuple[int, int, int, int]
-    seconds_per_byte: float
+    room_for_one: tuple[int, int, int, int]
+    cost: Sequence[int]
+    entry: int
+    host: Sequence[int]
 
     def reach(self, start: int, role: Role) -> int:
         """One past the last layer that fits here when it begins with *start*."""
-        budget = self.room[role]
-        if budget < 0:
-            return start
-        return bisect_right(self.prefix, self.prefix[start] + budget) - 1
-
-    def cost(self, start: int, end: int, balance: float) -> float:
-        """Seconds that the layers from *start* up to (not with) *end* cost a token here, and a little imbalance.
-
-        *balance* times the square of the seconds: it evens out equal cards, whose sum is the same however they
-        share, and never outweighs a faster card.
-        """
-        seconds = (self.prefix[end] - self.prefix[start]) * self.seconds_per_byte
-        return seconds + balance * seconds * seconds
+        before = self.prefix[start]
+        end = bisect_right(self.prefix, before + self.room[role]) - 1 if self.room[role] >= 0 else start
+        if end > start + 1:
+            return end
+        return start + 1 if self.prefix[start + 1] - before <= self.room_for_one[role] else start
 
 
-#: A layout: counts per device, and its cost (devices in use, seconds per token).
-Layout = tuple[tuple[int, ...], tuple[int, float]]
-_Cost = tuple[int, float]
-_NONE: _Cost = (1 << 30, 0.0)
-#: Weight of the imbalance against the seconds themselves.
-_BALANCE = 0.05
+class Layout(NamedTuple):
+    """Counts per device, and the nanoseconds that they and the host take."""
+
+    counts: tuple[int, ...]
+    cost: int
 
 
-def alone(devices: Sequence[Room], start: int, layers: int) -> list[int]:
-    """The devices that hold layers *start* to *layers* by themselves, fastest first."""
-    fitting = [i for i, d in enumerate(devices) if d.reach(start, Role.ALONE) >= layers]
-    return sorted(fitting, key=lambda i: devices[i].seconds_per_byte)
+#: A cost is ``nanoseconds << _SHIFT`` plus a measure of unevenness, which only decides between equal times.
+_SHIFT = 52
+_COARSE = 10
+_NEVER = 1 << 200
 
 
-def spread(devices: Sequence[Room], layers: int, starts: Sequence[int]) -> Layout | None:
-    """The layout over at least two devices that begins with the first feasible layer of *starts*.
+def alone(devices: Sequence[Room], layers: int, starts: Sequence[int]) -> list[Layout]:
+    """For each device that can hold the end by itself: its best start, fastest first."""
+    found = []
+    for i, device in enumerate(devices):
+        fitting = [s for s in starts if device.reach(s, Role.ALONE) >= layers]
+        if fitting:
+            cost, start = min((device.host[s] + device.cost[layers] - device.cost[s], s) for s in fitting)
+            counts = tuple(layers - start if k == i else 0 for k in range(len(devices)))
+            found.append(Layout(counts, cost))
+    return sorted(found, key=lambda layout: layout.cost)
 
-    Fewest devices first, then least seconds per token. None if no start is feasible.
+
+def holds(devices: Sequence[Room], layers: int, start: int) -> bool:
+    """Whether some layout holds the layers from *start*.
+
+    To have reached further is never worse, so each device in turn takes all it can; only which one is the first
+    has to be tried.
     """
+    for first, device in enumerate(devices):
+        if device.reach(start, Role.ALONE) >= layers:
+            return True
+        at = min(device.reach(start, Role.FIRST), layers - 1)
+        if at <= start:
+            continue
+        for other in devices[first + 1 :]:
+            if other.reach(at, Role.LAST) >= layers:
+                return True
+            at = max(at, min(other.reach(at, Role.MIDDLE), layers - 1))
+    return False
+
+
+def spread(devices: Sequence[Room], layers: int, starts: Sequence[int], *, evenly: bool = False) -> Layout | None:
+    """The layout over at least two devices that takes the least time; None if there is none.
+
+    Args:
+        devices: in the engine's order.
+        layers: to place, the output being one.
+        starts: how many of the first layers may stay on the host.
+        evenly: take the fourth power of each device's time, so that none has much more than the others: what a
+            pipeline of several micro-batches is fastest with, where the slowest stage sets the pace.
+    """
+    if not starts or len(devices) < 2:
+        return None
+    scale = _scale(devices, layers) if evenly else 0
+    rest, take = _tables(devices, layers, min(starts), scale=scale)
+    best = _NEVER
+    found: tuple[int, int, int] | None = None
+    for start in starts:
+        for d in range(len(devices) - 1):
+            device, later = devices[d], rest[d + 1]
+            cost, before = device.cost, device.cost[start]
+            base = device.host[start] << _SHIFT
+            for end in range(start + 1, min(device.reach(start, Role.FIRST), layers - 1) + 1):
+                if later[end] >= _NEVER:
+                    continue
+                total = base + later[end] + _weighed(cost[end] - before, scale)
+                if total < best:
+                    best, found = total, (start, d, end)
+    if found is None:
+        return None
+    counts = _counts(found, take, len(devices), layers)
+    return Layout(counts, cost_of(devices, counts, layers))
+
+
+def cost_of(devices: Sequence[Room], counts: Sequence[int], layers: int) -> int:
+    """Nanoseconds of one layout, which uses some device."""
+    start = at = layers - sum(counts)
+    total = 0
+    for device, count in zip(devices, counts, strict=True):
+        if count:
+            total += device.host[start] if at == start else device.entry
+            total += device.cost[at + count] - device.cost[at]
+            at += count
+    return total
+
+
+def _scale(devices: Sequence[Room], layers: int) -> int:
+    return max(1, sum(d.cost[layers] for d in devices) // len(devices))
+
+
+def _weighed(cost: int, scale: int) -> int:
+    if scale:
+        return (cost**4 // scale**3) << _SHIFT
+    part = cost >> _COARSE
+    return (cost << _SHIFT) + part * part
+
+
+def _tables(
+    devices: Sequence[Room], layers: int, lowest: int, *, scale: int
+) -> tuple[list[list[int]], list[list[int]]]:
+    """``rest[d][i]``: least cost of layers i.. on devices d.., one being in use before them; and where it ends."""
     count = len(devices)
-    # rest[d][i]: cheapest way to hold layers i.. on devices d.., at least one device being in use before them
-    rest: list[list[_Cost]] = [[_NONE] * (layers + 1) for _ in range(count + 1)]
-    take: list[list[int]] = [[0] * (layers + 1) for _ in range(count + 1)]
-    lowest = min(starts, default=layers)
-    total = sum(d.prefix[layers] * d.seconds_per_byte for d in devices) / max(1, count)
-    balance = _BALANCE / total if total else 0.0
+    rest = [[_NEVER] * (layers + 1) for _ in range(count + 1)]
+    take = [[0] * (layers + 1) for _ in range(count + 1)]
     for d in range(count - 1, 0, -1):
         device, later = devices[d], rest[d + 1]
-        row, chosen = rest[d], take[d]
+        row, chosen, cost = rest[d], take[d], device.cost
+        entry = device.entry << _SHIFT
         for i in range(layers - 1, lowest, -1):
-            best, end_best = later[i], i
+            best, end_best = later[i] - entry, i
+            before = cost[i]
             if device.reach(i, Role.LAST) >= layers:
-                cost = (1, device.cost(i, layers, balance))
-                if cost < best:
-                    best, end_best = cost, layers
+                total = _weighed(cost[layers] - before, scale)
+                if total < best:
+                    best, end_best = total, layers
             for end in range(i + 1, min(device.reach(i, Role.MIDDLE), layers - 1) + 1):
                 after = later[end]
-                if after[0] >= best[0]:
+                if after >= best:
                     continue
-                cost = (after[0] + 1, after[1] + device.cost(i, end, balance))
-                if cost < best:
-                    best, end_best = cost, end
-            row[i], chosen[i] = best, end_best
-    for start in starts:
-        found: tuple[_Cost, int, int] | None = None
-        for d in range(count - 1):
-            device = devices[d]
-            for end in range(start + 1, min(device.reach(start, Role.FIRST), layers - 1) + 1):
-                after = rest[d + 1][end]
-                if after[0] >= _NONE[0]:
-                    continue
-                cost = (after[0] + 1, after[1] + device.cost(start, end, balance))
-                if found is None or cost < found[0]:
-                    found = (cost, d, end)
-        if found is not None:
-            return _counts(found, start, take, count, layers), found[0]
-    return None
+                total = after + _weighed(cost[end] - before, scale)
+                if total < best:
+                    best, end_best = total, end
+            row[i], chosen[i] = min(best + entry, _NEVER), end_best
+    return rest, take
 
 
-def _counts(
-    found: tuple[_Cost, int, int], start: int, take: list[list[int]], count: int, layers: int
-) -> tuple[int, ...]:
-    _, first, end = found
+def _counts(found: tuple[int, int, int], take: list[list[int]], count: int, layers: int) -> tuple[int, ...]:
+    start, first, end = found
     counts = [0] * count
     counts[first] = end - start
     d, i = first + 1, end

@@ -57,8 +57,19 @@ class DeviceShare:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rejected:
+    """What was weighed or considered and not taken, with the figure that decided it."""
+
+    option: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A placement that fits. ``id`` is a hash of model, machine and settings, and rides on every record."""
+    """A placement that fits. ``id`` is a hash of model, machine and settings, and rides on every record.
+
+    ``rejected`` are the layouts, settings and engines that were not taken.
+    """
 
     id: str
     engine: str
@@ -68,6 +79,7 @@ class Plan:
     devices: tuple[DeviceShare, ...]
     bill: Bill
     reasons: tuple[str, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
     schema: str = "terazi.plan/1"
 
 

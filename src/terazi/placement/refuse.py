@@ -4,13 +4,14 @@ In: a search and the settings that failed. Out: ``Refusal``. If no change of set
 the memory that would do and the size of file that would fit.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from terazi.errors import UsageError
 from terazi.memory.bill import HOST
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
+from terazi.placement.finish import Candidate, finish
 from terazi.placement.judge import Judged
 from terazi.placement.plan import Alternative, Plan, Refusal
 from terazi.placement.search import Found, Search, largest
@@ -21,21 +22,10 @@ _SHORTEST = 512
 #: Alternatives that a refusal names.
 _NAMED = 3
 
-Finish = Callable[[Found], Plan]
 
-
-def refuse(
-    search: Search, workload: Workload, settings: LlamaCppSettings, closest: Judged, finish: Finish
-) -> Refusal:
+def refuse(search: Search, workload: Workload, settings: LlamaCppSettings, closest: Judged) -> Refusal:
     """The refusal of *settings*, whose best layout was *closest*."""
-    alternatives: list[Alternative] = []
-    for change, gives_up, found in _changes(search, settings):
-        plan = finish(found)
-        alternatives.append(
-            Alternative(settings=plan.settings, change=change, gives_up=gives_up, total_bytes=plan.bill.total_bytes)
-        )
-        if len(alternatives) == _NAMED:
-            break
+    alternatives = _alternatives(search, workload, settings, _NAMED)
     missing = ", ".join(
         f"{s.device} lacks {format_bytes(s.missing_bytes)} ({format_bytes(s.needed_bytes)} needed,"
         f" {format_bytes(s.capacity_bytes)} usable{'; ' + s.why if s.why else ''})"
@@ -53,6 +43,44 @@ def refuse(
         settings=closest.settings,
         workload=workload,
     )
+
+
+def refuse_slow(search: Search, workload: Workload, settings: LlamaCppSettings, plan: Plan, missed: str) -> Refusal:
+    """The refusal of what fits and is too slow: *plan* is the best, and misses a limit of *workload*."""
+    alternatives = _alternatives(search, workload, settings, _NAMED - 1)
+    # the last thing that can be given up is the limit itself
+    alternatives.append(
+        Alternative(
+            settings=plan.settings,
+            change="no such limit",
+            gives_up=missed,
+            total_bytes=plan.bill.total_bytes,
+        )
+    )
+    return Refusal(
+        reason=f"It fits, but is too slow: {missed}.",
+        shortfall=(),
+        alternatives=tuple(alternatives),
+        closest=plan.devices,
+        bill=plan.bill,
+        settings=plan.settings,
+        workload=workload,
+    )
+
+
+def _alternatives(search: Search, workload: Workload, settings: LlamaCppSettings, count: int) -> list[Alternative]:
+    """The first *count* changes after which it fits and keeps the limits of *workload*."""
+    named: list[Alternative] = []
+    for change, gives_up, found in _changes(search, settings):
+        plan = finish(search, workload, [Candidate(judged) for judged in found.fits])
+        if search.appraiser is not None and search.appraiser.misses(plan):
+            continue
+        named.append(
+            Alternative(settings=plan.settings, change=change, gives_up=gives_up, total_bytes=plan.bill.total_bytes)
+        )
+        if len(named) == count:
+            break
+    return named
 
 
 def _changes(search: Search, settings: LlamaCppSettings) -> Iterator[tuple[str, str, Found]]:

@@ -1,17 +1,17 @@
 """Finds layouts that fit for one complete set of the other settings (context, slots, cache type, ...).
 
-In: settings without a layout. Out: ``Found``: what fits, best first, and what came nearest. The candidates, in this
-order, the first group with something that fits being the answer:
+In: settings without a layout. Out: ``Found``: what fits, best first, what came nearest, and what wasn't even near.
+The candidates: every layer on one card, or on several; all but routed experts, or all but the first layers, on
+cards, the rest in RAM; the CPU alone. What keeps all layers on cards makes the later ones idle, unless the host is
+faster than a card that it would need.
 
-1. every layer on one card; 2. every layer on several; 3. all but routed experts, or all but the first layers, on
-cards, the rest in RAM; 4. the CPU alone.
-
-``sums`` tells quickly what should fit, and the real bill judges it; a guess that the bill rejects is corrected by
-what was missing and tried again.
+``layout`` finds the fastest of each kind over what ``sums`` says of bytes and ``pace`` of speeds; the real bill
+judges them, and a guess that the bill rejects is corrected by what was missing and tried again. A bill of a large
+model takes a while, so beyond the likeliest candidate only so many are judged as *JUDGED_BLOCKS* allows.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from terazi.errors import UsageError
@@ -20,11 +20,15 @@ from terazi.memory.bill import HOST
 from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
+from terazi.placement.appraiser import Appraiser
 from terazi.placement.capacity import Capacity
 from terazi.placement.judge import Judged, judge
-from terazi.placement.layout import Role, Room, alone, spread
+from terazi.placement.layout import Layout, Role, alone, holds, spread
+from terazi.placement.pace import Pace, active_bytes, by_bandwidth
+from terazi.placement.plan import Rejected
 from terazi.placement.scales import Scales
-from terazi.placement.sums import Space, place, survey
+from terazi.placement.sums import Space, place, role_of, survey
+from terazi.units import format_bytes
 
 #: Pins that leave the layout to the engine's own rule; only ``-ngl`` is then searched.
 _OWN_LAYOUT = frozenset({"tensor_split", "split_mode", "override_tensor", "main_gpu"})
@@ -32,15 +36,37 @@ _OWN_LAYOUT = frozenset({"tensor_split", "split_mode", "override_tensor", "main_
 _SINGLES = 3
 #: How often a layout is corrected after the real bill said no to it.
 _CORRECTIONS = 3
+#: Bills that are weighed beyond the necessary ones, times the model's blocks: a bill of 126 blocks over 8 cards
+#: takes 50 ms, and an answer shall take 200.
+JUDGED_BLOCKS = 250
+#: Up to so many times the slowest card in use for a layer, the host may be worth a look.
+_COMPARABLE = 2.0
+
+#: Experts' matrices of one block that stay in RAM where a part of it fits a card, a third of them and two thirds
+#: (``get_overflow_pattern`` in llama.cpp's ``common/fit.cpp``, b11434).
+_SOME_EXPERTS = ("ffn_down", "ffn_(gate|up|gate_up)")
 
 Counts = tuple[int, ...]
 
 
 class Found(NamedTuple):
-    """What the search met: ``fits`` in order of preference, ``closest`` if that is empty."""
+    """What the search met: ``fits`` in order of preference, ``closest`` if that is empty.
+
+    ``lacking`` are layouts that no bill was needed for to say no.
+    """
 
     fits: tuple[Judged, ...]
     closest: Judged
+    lacking: tuple[Rejected, ...] = ()
+
+
+@dataclass(slots=True)
+class _Ledger:
+    """What one search has spent and learnt so far."""
+
+    blocks: int = 0
+    active: list[float] = field(default_factory=list)
+    paces: dict[tuple[object, ...], Pace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,30 +79,58 @@ class Search:
     pins: Mapping[str, object]
     scales: Scales
     companions: tuple[Companion, ...] = ()
+    appraiser: Appraiser | None = None
+    ledger: _Ledger = field(default_factory=_Ledger, repr=False, compare=False)
 
     @property
     def total(self) -> int:
         """Layers to place, the output being one."""
         return self.spec.block_count + 1
 
+    def may_judge(self) -> bool:
+        """Whether there is time for one more bill than is necessary."""
+        return self.ledger.blocks + self.spec.block_count <= JUDGED_BLOCKS
+
     def run(self, settings: LlamaCppSettings) -> Found:
-        """Try the groups of candidates.
+        """Try the kinds of layouts.
 
         Raises:
             UsageError: for settings that llama.cpp itself refuses.
         """
+        devices = self.devices(settings)
+        if self._host_only(devices):
+            return self._found(list(self._host_layout(settings)))
+        if self._own_layout():
+            return self._found(list(self._engine_layout(settings)))
         seen: list[Judged] = []
-        for group in self._groups(settings):
-            judged = list(group)
-            fits = tuple(j for j in judged if not j.shortfall)
-            if fits:
-                return Found(fits=fits, closest=fits[0])
-            seen += judged
+        lacking: tuple[Rejected, ...] = ()
+        if self._pinned_layers() >= self.total:
+            space = self._survey(settings, devices, partial=False)
+            seen += self._corrected(settings, devices, space, self._wholes)
+            lacking = tuple(self._lacking(space, devices))
+        fits = [j for j in seen if not j.shortfall]
+        if fits and not self._host_may_help(settings, fits[0]):
+            return self._found(seen, lacking)
+        if not fits and self._may_move_experts(settings):
+            blocks = self._fewest_expert_blocks(settings, devices)
+            if blocks is not None:
+                seen += self._experts_in_ram(settings, devices, blocks)
+        space = self._survey(settings, devices, partial=True)
+        starts = self._starts()
+        seen += self._corrected(settings, devices, space, lambda s: self._partials(s, starts))
+        on_cards = any(not j.shortfall for j in seen)
+        if "n_gpu_layers" not in self.pins and (not on_cards or self._host_alone_is_faster(space)):
+            seen += self._host_layout(settings)
         if not seen:
             # nothing was worth a real bill: show the pinned layers where the engine itself would put them
             pinned = self.pins.get("n_gpu_layers")
-            seen = [self._judge(self._on_host(settings) if pinned is None else settings)]
-        return Found(fits=(), closest=min(seen, key=lambda j: j.missing_bytes))
+            seen = [self.weigh(self._on_host(settings) if pinned is None else settings)]
+        return self._found(seen, lacking)
+
+    @staticmethod
+    def _found(seen: Sequence[Judged], lacking: tuple[Rejected, ...] = ()) -> Found:
+        fits = tuple(j for j in seen if not j.shortfall)
+        return Found(fits, fits[0] if fits else min(seen, key=lambda j: j.missing_bytes), lacking)
 
     def likely_whole(self, settings: LlamaCppSettings) -> bool:
         """Whether everything should fit on the accelerators (or, without any, in RAM). Asks no real bill."""
@@ -84,13 +138,10 @@ class Search:
         if self._host_only(devices):
             return self._likely_on_host(settings)
         if self._own_layout():
-            return not self._judge(settings).shortfall
+            return not self.weigh(settings).shortfall
         if self._pinned_layers() < self.total:
             return False
-        space = self._survey(settings, devices, partial=False)
-        return any(
-            space.host_fits(c) for c in (*self._singles(space, devices, 1), *_several(space, self.total, (0,)))
-        )
+        return self._feasible(self._survey(settings, devices, partial=False))
 
     def likely(self, settings: LlamaCppSettings) -> bool:
         """Whether anything should fit at all. Asks no real bill.
@@ -106,7 +157,7 @@ class Search:
         if self._host_only(devices):
             return False
         space = self._survey(settings, devices, partial=True)
-        if any(space.host_fits(c) for c in self._partials(space, self._starts())):
+        if self._partials(space, self._starts()):
             return True
         return self._may_move_experts(settings) and self._fewest_expert_blocks(settings, devices) is not None
 
@@ -127,28 +178,6 @@ class Search:
                     f"The machine has no device {name}.", hint=f"It has: {', '.join(by_id) or 'no accelerator'}."
                 )
         return tuple(by_id[name] for name in settings.devices)
-
-    def _groups(self, settings: LlamaCppSettings) -> Iterator[Iterator[Judged]]:
-        devices = self.devices(settings)
-        if self._host_only(devices):
-            yield self._host_layout(settings)
-            return
-        if self._own_layout():
-            yield self._engine_layout(settings)
-            return
-        pinned = self._pinned_layers()
-        if pinned >= self.total:
-            space = self._survey(settings, devices, partial=False)
-            yield self._judged(settings, devices, self._singles(space, devices, _SINGLES))
-            yield self._corrected(settings, devices, space, lambda s: _several(s, self.total, (0,)))
-        if self._may_move_experts(settings):
-            blocks = self._fewest_expert_blocks(settings, devices)
-            if blocks is not None:
-                yield self._experts_in_ram(settings, devices, blocks)
-        space = self._survey(settings, devices, partial=True)
-        yield self._corrected(settings, devices, space, lambda s: self._partials(s, self._starts()))
-        if "n_gpu_layers" not in self.pins:
-            yield self._host_layout(settings)
 
     def _host_only(self, devices: Sequence[Device]) -> bool:
         return not devices or self.pins.get("n_gpu_layers") == 0
@@ -174,61 +203,145 @@ class Search:
             return False
         return self._survey(self._on_host(settings), (), partial=False).host_fits(())
 
-    def _judge(self, settings: LlamaCppSettings) -> Judged:
+    def weigh(self, settings: LlamaCppSettings) -> Judged:
+        """One complete configuration against the real budget."""
+        self.ledger.blocks += self.spec.block_count
         scale = self.scales.again(self.spec, self.machine.devices)
         return judge(self.spec, self.machine, settings, self.capacity, self.companions, scale=scale)
 
+    def seconds(self, settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Counts) -> float:
+        """What a layout takes as the sum of its layers' times."""
+        active = self.ledger.active
+        if not active:
+            active.extend(active_bytes(self.spec))
+        pace = self._pace(settings)
+        mean = sum(active[:-1]) / max(1, self.spec.block_count) or 1.0
+        first = next((d.id for d, n in zip(devices, counts, strict=True) if n), HOST)
+        start = at = self.total - sum(counts)
+        kept = sum(active[: min(start, self.spec.block_count)]) / mean
+        total = kept * pace.beside_s[first] + (pace.begin_s[first] if start else 0.0)
+        for device, count in zip(devices, counts, strict=True):
+            if count:
+                blocks = sum(active[at : min(at + count, self.spec.block_count)]) / mean
+                total += blocks * pace.block_s[device.id] + (pace.entry_s[device.id] if at > start else 0.0)
+                at += count
+        last = next((d.id for d, n in reversed([*zip(devices, counts, strict=True)]) if n), HOST)
+        return total + pace.output_s[last]
+
     def _survey(self, settings: LlamaCppSettings, devices: tuple[Device, ...], *, partial: bool) -> Space:
         return survey(
-            self.spec, self.machine, devices, settings, self.capacity, partial=partial, scales=self.scales
+            self.spec,
+            self.machine,
+            devices,
+            settings,
+            self.capacity,
+            pace=self._pace(settings),
+            partial=partial,
+            scales=self.scales,
         )
 
-    def _singles(self, space: Space, devices: Sequence[Device], limit: int) -> list[Counts]:
-        """Cards that hold everything alone, fastest first, equal ones once."""
-        different: dict[tuple[str, int, float], int] = {}
-        for i in alone(space.rooms, 0, self.total):
-            key = (devices[i].name, devices[i].memory_total_bytes, space.rooms[i].seconds_per_byte)
-            different.setdefault(key, i)
-        return [_only(i, self.total, len(devices)) for i in list(different.values())[:limit]]
+    def _pace(self, settings: LlamaCppSettings) -> Pace:
+        # what changes how fast a layer is; the context only changes how much a stream may read
+        key = (settings.n_ubatch, settings.type_k, settings.type_v, settings.n_parallel, settings.flash_attn)
+        known = self.ledger.paces.get(key)
+        if known is None:
+            said = self.appraiser.pace(settings) if self.appraiser is not None and self.machine.devices else None
+            known = self.ledger.paces[key] = said or by_bandwidth(self.spec, self.machine)
+        return known
 
-    def _partials(self, space: Space, starts: Sequence[int]) -> list[Counts]:
-        """Layouts that begin with the first feasible layer: on one card, and on several if that holds more."""
-        best = self.total
-        found: list[Counts] = []
-        for i, room in enumerate(space.rooms):
-            start = next((s for s in starts if s < best and room.reach(s, Role.ALONE) >= self.total), None)
-            if start is not None:
-                best, found = start, [_only(i, self.total - start, len(space.rooms))]
-        return [*_several(space, self.total, [s for s in starts if s < best]), *found]
+    def _feasible(self, space: Space) -> bool:
+        """Whether every layer should fit on the cards."""
+        if any(space.shared):
+            return bool(self._wholes(space))
+        return space.host_fits((self.total, *(0,) * (len(space.rooms) - 1))) and holds(space.rooms, self.total, 0)
+
+    def _wholes(self, space: Space) -> list[Layout]:
+        """Every layer on one card, equal cards once, or on several; the fastest first."""
+        different: dict[tuple[int, ...], Layout] = {}
+        for layout in alone(space.rooms, self.total, (0,)):
+            index = layout.counts.index(self.total)
+            different.setdefault((layout.cost, space.budgets[index]), layout)
+        found = list(different.values())[:_SINGLES]
+        for evenly in self._manners():
+            layout_ = spread(space.rooms, self.total, (0,), evenly=evenly)
+            if layout_ is not None and layout_ not in found:
+                found.append(layout_)
+        return sorted((f for f in found if space.host_fits(f.counts)), key=lambda f: f.cost)
+
+    def _partials(self, space: Space, starts: Sequence[int]) -> list[Layout]:
+        """The fastest that leaves some of the first layers to the host: on one card, and on several."""
+        starts = [s for s in starts if space.host_holds(s)]
+        found = alone(space.rooms, self.total, starts)[:1]
+        for evenly in self._manners():
+            layout = spread(space.rooms, self.total, starts, evenly=evenly)
+            if layout is not None and layout not in found:
+                found.append(layout)
+        return sorted((f for f in found if space.host_fits(f.counts)), key=lambda f: f.cost)
+
+    def _manners(self) -> tuple[bool, ...]:
+        """Whether to look for an even layout besides the fastest: not if there would be no time to weigh it."""
+        return (False, True) if self.ledger.blocks + 2 * self.spec.block_count <= JUDGED_BLOCKS else (False,)
+
+    def _lacking(self, space: Space, devices: Sequence[Device]) -> Iterator[Rejected]:
+        """Cards that can't hold everything alone, the one that comes nearest."""
+        short = [
+            (room.prefix[self.total] - room.room[Role.ALONE], device.id)
+            for room, device in zip(space.rooms, devices, strict=True)
+        ]
+        missing, name = min(short, default=(0, ""))
+        if missing > 0:
+            yield Rejected(option=f"{name} alone", why=f"it lacks {format_bytes(missing)} for all layers")
+
+    def _host_may_help(self, settings: LlamaCppSettings, judged: Judged) -> bool:
+        """Whether *judged* uses a card that is hardly faster than the host, or slower than another card is."""
+        pace = self._pace(settings)
+        used = {name for name in judged.resolved.layer_devices if name != HOST}
+        slowest = max((pace.block_s.get(name, 0.0) for name in used), default=0.0)
+        host = min(pace.block_s[HOST], *(pace.beside_s.get(name, pace.block_s[HOST]) for name in used))
+        return "n_gpu_layers" not in self.pins and host < _COMPARABLE * slowest
+
+    def fastest_alone(self, settings: LlamaCppSettings, judged: Judged) -> bool:
+        """Whether *judged* has all layers on one card, and none is faster: nothing else can be better."""
+        owners = set(judged.resolved.layer_devices)
+        if len(owners) > 1 or HOST in owners:
+            return False
+        pace = self._pace(settings)
+        mine = pace.block_s.get(judged.resolved.layer_devices[0], 0.0)
+        others = [d.id for d in self.devices(settings)]
+        return all(min(pace.block_s[name], pace.beside_s[name]) >= mine for name in (*others, HOST))
+
+    def _host_alone_is_faster(self, space: Space) -> bool:
+        layouts = self._partials(space, self._starts())
+        return bool(layouts) and space.host_cost[self.total] < layouts[0].cost
 
     def _host_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
-        yield self._judge(self._on_host(settings))
-
-    def _judged(
-        self, settings: LlamaCppSettings, devices: tuple[Device, ...], layouts: Sequence[Counts]
-    ) -> Iterator[Judged]:
-        for counts in layouts:
-            yield self._judge(place(settings, devices, counts))
+        yield self.weigh(self._on_host(settings))
 
     def _corrected(
         self,
         settings: LlamaCppSettings,
         devices: tuple[Device, ...],
         space: Space,
-        guess: Callable[[Space], Sequence[Counts]],
-    ) -> Iterator[Judged]:
-        """Guess, judge, and guess again with less room where the bill found too little."""
+        guess: Callable[[Space], Sequence[Layout]],
+    ) -> list[Judged]:
+        """Guess, judge, learn from the bill how much room there really is, and guess again. The fastest first."""
+        seen: dict[Counts, Judged] = {}
+        fastest: list[tuple[int, Counts]] = []
         for _ in range(_CORRECTIONS):
-            over: dict[str, int] = {}
-            for judged in self._judged(settings, devices, guess(space)):
-                yield judged
-                for s in judged.shortfall:
-                    over[s.device] = max(over.get(s.device, 0), s.missing_bytes)
-            over.pop(HOST, None)
-            if not over:
-                return
-            smaller = [_shrunk(r, over.get(d.id, 0)) for r, d in zip(space.rooms, devices, strict=True)]
-            space = space._replace(rooms=tuple(smaller))
+            learnt = space
+            new = False
+            for layout in guess(space):
+                if layout.counts in seen or (fastest and not self.may_judge()):
+                    continue
+                judged = seen[layout.counts] = self.weigh(place(settings, devices, layout.counts))
+                learnt, new = _learn(learnt, devices, layout.counts, judged), True
+                if not judged.shortfall:
+                    fastest.append((layout.cost, layout.counts))
+            space = learnt
+            if not new:
+                break
+        order = [counts for _, counts in sorted(fastest)]
+        return [*(seen[c] for c in order), *(j for c, j in seen.items() if j.shortfall)]
 
     def _may_move_experts(self, settings: LlamaCppSettings) -> bool:
         given = settings.cpu_moe or settings.n_cpu_moe or "n_gpu_layers" in self.pins
@@ -238,9 +351,7 @@ class Search:
         """The fewest blocks whose experts have to stay in RAM so that all else fits on the cards."""
 
         def fits(blocks: int) -> bool:
-            space = self._survey(replace(settings, n_cpu_moe=blocks), devices, partial=False)
-            layouts = (*self._singles(space, devices, 1), *_several(space, self.total, (0,)))
-            return any(space.host_fits(c) for c in layouts)
+            return self._feasible(self._survey(replace(settings, n_cpu_moe=blocks), devices, partial=False))
 
         low, high, best = 1, self.spec.block_count, None
         while low <= high:
@@ -251,29 +362,40 @@ class Search:
                 low = middle + 1
         return best
 
-    def _experts_in_ram(
-        self, settings: LlamaCppSettings, devices: tuple[Device, ...], blocks: int
-    ) -> Iterator[Judged]:
+    def _experts_in_ram(self, settings: LlamaCppSettings, devices: tuple[Device, ...], blocks: int) -> list[Judged]:
+        seen: list[Judged] = []
         for more in range(_CORRECTIONS):
             tried = replace(settings, n_cpu_moe=min(blocks + more, self.spec.block_count))
             space = self._survey(tried, devices, partial=False)
-            layouts = self._singles(space, devices, 1) or _several(space, self.total, (0,))
-            judged = list(self._judged(tried, devices, layouts))
-            yield from judged
-            if any(not j.shortfall for j in judged):
-                return
+            seen += self._corrected(tried, devices, space, lambda s: self._wholes(s)[:1])
+            fits = [j for j in seen if not j.shortfall]
+            if fits:
+                return [*self._parts_of_one_more(fits[0]), *seen]
+        return seen
+
+    def _parts_of_one_more(self, judged: Judged) -> list[Judged]:
+        """*judged* with a part of the last block's experts back on its card, the most first; what fits of it."""
+        last = judged.settings.n_cpu_moe - 1
+        for matrices in _SOME_EXPERTS if last >= 0 else ():
+            if not self.may_judge():
+                break
+            kept = (rf"blk\.{last}\.{matrices}_(ch|)exps", "CPU")
+            found = self.weigh(replace(judged.settings, n_cpu_moe=last, override_tensor=(kept,)))
+            if not found.shortfall:
+                return [found]
+        return []
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
         """The largest ``-ngl`` that fits where the engine's own rule, or a pinned ``-ts``, shares layers out."""
         if "n_gpu_layers" in self.pins:
-            yield self._judge(settings)
+            yield self.weigh(settings)
             return
-        whole = self._judge(replace(settings, n_gpu_layers=self.total))
+        whole = self.weigh(replace(settings, n_gpu_layers=self.total))
         yield whole
         low, high = 0, self.total - 1
         while whole.shortfall and low <= high:
             layers = (low + high) // 2
-            judged = self._judge(replace(settings, n_gpu_layers=layers))
+            judged = self.weigh(replace(settings, n_gpu_layers=layers))
             yield judged
             if any(s.device != HOST for s in judged.shortfall):
                 high = layers - 1
@@ -311,17 +433,24 @@ def largest(
         low, high, ask = 0, place_ - 1, found
 
 
-def _several(space: Space, total: int, starts: Sequence[int]) -> list[Counts]:
-    layout = spread(space.rooms, total, starts) if len(space.rooms) > 1 and starts else None
-    return [] if layout is None else [layout[0]]
+def _learn(space: Space, devices: Sequence[Device], counts: Counts, judged: Judged) -> Space:
+    """*space* with the room that the bill of *judged* shows beside the layers of each device in use."""
+    at = len(space.host_prefix) - 1 - sum(counts)
+    used = [i for i, n in enumerate(counts) if n]
+    rooms = list(space.rooms)
+    for i in used:
+        room, end = rooms[i], at + counts[i]
+        role = role_of(i, used)
+        layers = room.prefix[end] - room.prefix[at]
+        left = space.budgets[i] - (judged.bill.needed_bytes(devices[i].id) - layers)
+        if counts[i] == 1:
+            rooms[i] = room._replace(room_for_one=_put(room.room_for_one, role, left))
+        else:
+            rooms[i] = room._replace(room=_put(room.room, role, left))
+        at = end
+    return space._replace(rooms=tuple(rooms))
 
 
-def _only(index: int, layers: int, devices: int) -> Counts:
-    return tuple(layers if i == index else 0 for i in range(devices))
-
-
-def _shrunk(room: Room, by: int) -> Room:
-    if not by:
-        return room
-    a, b, c, d = (r - by for r in room.room)
-    return room._replace(room=(a, b, c, d))
+def _put(room: tuple[int, int, int, int], role: Role, left: int) -> tuple[int, int, int, int]:
+    a, b, c, d = (left if i == role else r for i, r in enumerate(room))
+    return a, b, c, d

@@ -1,26 +1,27 @@
 """Chooses the settings that nobody pinned, and says why.
 
 In: ``ModelSpec``, ``Machine``, ``Workload``, pins, a score. Out: ``Plan | Refusal``. ``search`` finds layouts for
-one context; here are the choices above it: context, slots, cache type, prompt cache.
+one set of settings; here are the choices above it: context, slots, cache type, micro-batch. ``finish`` takes the
+best of what fits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Machine
-from terazi.memory.bill import HOST, Bill
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
+from terazi.placement.appraiser import Appraiser, ByScore, Score
 from terazi.placement.capacity import capacity_of
-from terazi.placement.explain import explain_layout
-from terazi.placement.identity import plan_id
-from terazi.placement.judge import Judged, growth_reason, memlock_reason
+from terazi.placement.finish import Candidate, finish, plan_of
+from terazi.placement.judge import Judged
 from terazi.placement.plan import Plan, Refusal, Verdict
+from terazi.placement.polish import FEW, polish
 from terazi.placement.scales import Scales
 from terazi.placement.search import Found, Search, largest
-from terazi.units import MIB, format_bytes, pad
+from terazi.units import pad
 
 #: The engine pads a slot's context to this many cells.
 CELLS = 256
@@ -28,11 +29,11 @@ CELLS = 256
 _COMFORTABLE = 4096
 #: What an offloaded plan is content with when nobody asked for more: each further token pushes layers out.
 _OFFLOADED = 8192
-#: llama.cpp's default prompt cache; more brings little, less than the second figure isn't worth its upkeep.
-_CACHE_RAM_MIB, _CACHE_RAM_MIN_MIB = 8192, 256
-_CHECKPOINTS = 32
-
-Score = Callable[[Plan], float]
+#: The cache type that is tried where f16 leaves layers in RAM; it loses hardly anything (llama.cpp PR 7412: KL
+#: divergence of q8_0 caches below that of Q8_0 weights). Smaller types are only ever offered.
+_SMALLER_CACHE = "q8_0"
+#: A micro-batch for prompts that are longer than the usual one.
+_LARGE_MICRO_BATCH = 2048
 
 
 def solve(
@@ -41,7 +42,7 @@ def solve(
     workload: Workload,
     pins: Mapping[str, object],
     *,
-    score: Score | None = None,
+    score: Score | Appraiser | None = None,
 ) -> Plan | Refusal:
     """The best plan for *workload*, or why there is none and what would fit.
 
@@ -51,15 +52,25 @@ def solve(
     the bill counts.
 
     Args:
+        spec: the model.
+        machine: what it is to run on, with what others hold of it.
+        workload: what is to be served. Limits that no plan keeps make a refusal.
         pins: settings by the field names of ``LlamaCppSettings``; a None is no pin.
-        score: judges plans that fit, higher is better; without it the fewest and fastest cards win.
+        score: judges plans that fit, higher is better; an ``Appraiser`` also says how fast each device is at a
+            layer, which limits a plan misses, and figures for the explanations. Without it bandwidths decide.
 
     Raises:
         UsageError: for an unknown pin, or what llama.cpp itself refuses.
     """
     pins = checked_pins(pins)
+    appraiser = ByScore(score) if callable(score) else score
     search = Search(
-        spec=spec, machine=machine, capacity=capacity_of(machine), pins=pins, scales=Scales(machine.host.isa)
+        spec=spec,
+        machine=machine,
+        capacity=capacity_of(machine),
+        pins=pins,
+        scales=Scales(machine.host.isa),
+        appraiser=appraiser,
     )
     base = base_settings(workload, pins)
     reasons: list[str] = []
@@ -68,10 +79,59 @@ def solve(
         # a plan that fits, as most do, spares the import
         from terazi.placement.refuse import refuse
 
-        return refuse(
-            search, workload, settings, found.closest, lambda alt: finish(search, workload, alt, (), None)
-        )
-    return finish(search, workload, found, tuple(reasons), score)
+        return refuse(search, workload, settings, found.closest)
+    candidates = [Candidate(judged) for judged in found.fits]
+    candidates += _variants(search, settings, workload, found)
+    candidates += _better(search, settings, workload, candidates)
+    plan = finish(search, workload, candidates, reasons, found.lacking)
+    missed = appraiser.misses(plan) if appraiser is not None else ""
+    if missed:
+        from terazi.placement.refuse import refuse_slow
+
+        return refuse_slow(search, workload, settings, plan, missed)
+    return plan
+
+
+def _better(
+    search: Search, settings: LlamaCppSettings, workload: Workload, candidates: Sequence[Candidate]
+) -> list[Candidate]:
+    """What lies around the best of *candidates* and is better; one card that holds all has nothing around it."""
+    appraiser = search.appraiser
+    fixed = "n_gpu_layers" in search.pins or not search.devices(settings)
+    if appraiser is None or fixed or not search.may_judge():
+        return []
+
+    def score(judged: Judged) -> float:
+        return appraiser.score(plan_of(search, workload, judged))
+
+    plain = [c.judged for c in candidates if not c.lossy and not c.judged.resolved.cut]
+    best = max(plain, key=score)
+    if search.total > FEW and search.fastest_alone(settings, best):
+        return []
+    # the other choices of the best one, on all devices
+    around = replace(best.settings, devices=settings.devices)
+    return [Candidate(judged) for judged in polish(search, around, best, score)[-1:]]
+
+
+def _variants(search: Search, settings: LlamaCppSettings, workload: Workload, found: Found) -> Iterator[Candidate]:
+    """Other settings that may be faster, as far as there is time to weigh them."""
+    if search.appraiser is None or not search.machine.devices:
+        return
+    offloaded = all(judged.verdict is Verdict.FITS_OFFLOADED for judged in found.fits)
+    if offloaded and _may_shrink_cache(search, settings) and search.may_judge():
+        smaller = search.run(replace(settings, type_k=_SMALLER_CACHE, type_v=_SMALLER_CACHE))
+        yield from (Candidate(judged, lossy=True) for judged in smaller.fits[:1])
+    larger = min(_LARGE_MICRO_BATCH, settings.n_batch)
+    long = workload.prompt > settings.n_ubatch and larger > settings.n_ubatch
+    if long and "n_ubatch" not in search.pins and search.may_judge():
+        yield from (Candidate(judged) for judged in search.run(replace(settings, n_ubatch=larger)).fits[:1])
+
+
+def _may_shrink_cache(search: Search, settings: LlamaCppSettings) -> bool:
+    spec = search.spec
+    fused = settings.flash_attn != "off" and spec.key_length % 32 == 0 and spec.value_length % 32 == 0
+    grows = any(heads for heads in spec.head_count_kv)
+    return fused and grows and not {"type_k", "type_v"} & set(search.pins)
 
 
 def checked_pins(pins: Mapping[str, object]) -> dict[str, object]:
@@ -161,101 +221,8 @@ def _any(found: Found) -> Found | None:
 
 
 def _whole(found: Found) -> Found | None:
-    """*found* if its best leaves nothing in RAM that a card could hold, or if no card may be used."""
+    """*found* if one of it leaves nothing in RAM that a card could hold, or if no card may be used."""
     if not found.fits:
         return None
-    best = found.fits[0]
-    return found if best.verdict is Verdict.FITS or not best.resolved.devices else None
-
-
-def finish(search: Search, workload: Workload, found: Found, reasons: tuple[str, ...], score: Score | None) -> Plan:
-    """The best of what fits as a plan, with the host's later growth planned too."""
-    plans = [_plan(search, workload, judged, reasons) for judged in found.fits]
-    if score is None or len(plans) == 1:
-        return plans[0]
-    marks = [score(plan) for plan in plans]
-    best = max(range(len(plans)), key=lambda i: (marks[i], -i))
-    if best:
-        why = f"Preferred to the first layout that fits: it scores {marks[best]:.3g} against {marks[0]:.3g}."
-        return replace(plans[best], reasons=(*plans[best].reasons, why))
-    return plans[0]
-
-
-def _plan(search: Search, workload: Workload, judged: Judged, reasons: tuple[str, ...]) -> Plan:
-    judged, growth = _plan_growth(search, judged)
-    settings = judged.settings
-    said = [
-        *reasons,
-        *_slots_reason(settings, judged),
-        *explain_layout(search.machine, judged, search.pins),
-        *growth,
-    ]
-    kv = sum(s.kv_bytes for s in judged.shares)
-    if kv:
-        kind = settings.type_k if settings.type_k == settings.type_v else f"{settings.type_k}/{settings.type_v}"
-        pinned = "as pinned" if {"type_k", "type_v"} & set(search.pins) else "nothing forces a smaller type"
-        said.append(f"KV cache in {kind}: {format_bytes(kv)}; {pinned}.")
-    if judged.bill.reasons:
-        said += judged.bill.reasons
-    return Plan(
-        id=plan_id(search.spec, search.machine, settings, search.companions),
-        engine=judged.bill.engine,
-        settings=settings,
-        workload=workload,
-        verdict=judged.verdict,
-        devices=judged.shares,
-        bill=judged.bill,
-        reasons=tuple(said),
-    )
-
-
-def _regrown(bill: Bill, settings: LlamaCppSettings) -> Bill:
-    """*bill* after a change of the prompt cache or the checkpoints, which nothing else depends on."""
-    growth = []
-    for line in bill.growth:
-        size = line.bytes
-        if line.formula == "prompt-cache" and settings.cache_ram_mib is not None:
-            size = settings.cache_ram_mib * MIB
-        elif line.formula == "context-checkpoints" and settings.ctx_checkpoints is not None:
-            size = line.bytes // _CHECKPOINTS * settings.ctx_checkpoints
-        if size:
-            growth.append(replace(line, bytes=size))
-    return replace(bill, growth=tuple(growth))
-
-
-def _slots_reason(settings: LlamaCppSettings, judged: Judged) -> list[str]:
-    slots, each = judged.resolved.n_seq_max, judged.resolved.n_ctx_seq
-    if slots == 1:
-        return []
-    if judged.resolved.unified:
-        return [f"{slots} slots share {each} tokens (--kv-unified as pinned): one user can fill them all."]
-    return [
-        f"{slots} slots of {each} tokens with a cache each (-c {settings.n_ctx}), so that no user takes another's."
-    ]
-
-
-def _plan_growth(search: Search, judged: Judged) -> tuple[Judged, list[str]]:
-    """Set the prompt cache and the checkpoints to what RAM leaves, unless they are pinned."""
-    settings, room = judged.settings, max(0, judged.host.capacity_bytes - judged.bill.needed_bytes(HOST))
-    checkpoints = sum(
-        line.bytes for line in judged.bill.growth if line.device == HOST and line.formula == "context-checkpoints"
-    )
-    said: list[str] = []
-    if checkpoints > room // 2 and "ctx_checkpoints" not in search.pins:
-        each = checkpoints // _CHECKPOINTS
-        count = (room // 2) // each if each else 0
-        settings = replace(settings, ctx_checkpoints=count)
-        checkpoints = count * each
-        said.append(
-            f"Context checkpoints: {count} a slot, what half of the free {format_bytes(room)} of RAM holds."
-        )
-    if "cache_ram_mib" not in search.pins:
-        free_mib = max(0, room - checkpoints) // MIB
-        cache = min(_CACHE_RAM_MIB, free_mib)
-        cache = cache if cache >= _CACHE_RAM_MIN_MIB else 0
-        settings = replace(settings, cache_ram_mib=cache)
-        limit = "the engine's default" if cache == _CACHE_RAM_MIB else "what RAM leaves after the reserve"
-        said.append(f"Prompt cache up to {cache} MiB of RAM: {limit}.")
-    if settings != judged.settings:
-        judged = judged._replace(settings=settings, bill=_regrown(judged.bill, settings))
-    return judged, [*said, *(w for w in (growth_reason(judged), memlock_reason(judged, search.machine)) if w)]
+    whole = any(f.verdict is Verdict.FITS or not f.resolved.devices for f in found.fits[:1])
+    return found if whole else None

@@ -23,12 +23,15 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.capacity import Capacity
 from terazi.placement.layout import Role, Room
+from terazi.placement.pace import Pace, active_bytes, running_ns
 from terazi.placement.scales import Scales
 
-#: Assumed where a card's bandwidth is unknown; only the order of the cards depends on it.
-_ASSUMED_BANDWIDTH = 300e9
 #: Devices of a trial with several: one first, one in the middle, one last.
 _TRIAL_DEVICES = 3
+
+
+#: Bytes by role: of a device with several layers, and with one.
+_Fixed = tuple[dict[Role, int], dict[Role, int]]
 
 
 class Space(NamedTuple):
@@ -41,6 +44,7 @@ class Space(NamedTuple):
         host_prefix: ``host_prefix[i]`` is what layers ``0..i-1`` put on the host if they stay there.
         host_fixed: what the host holds whatever the layout.
         host_budget: what a plan may use of RAM.
+        host_cost: ``host_cost[i]`` is what the host takes for layers ``0..i-1``, in nanoseconds.
     """
 
     rooms: tuple[Room, ...]
@@ -49,6 +53,11 @@ class Space(NamedTuple):
     host_prefix: Sequence[int]
     host_fixed: int
     host_budget: int
+    host_cost: Sequence[int]
+
+    def host_holds(self, layers: int) -> bool:
+        """Whether the host holds its first *layers*, unified devices aside."""
+        return self.host_fixed + self.host_prefix[layers] <= self.host_budget
 
     def host_fits(self, counts: Sequence[int]) -> bool:
         """Whether the host holds the layers that *counts* leave to it, and what unified devices take."""
@@ -59,9 +68,10 @@ class Space(NamedTuple):
         for i in used:
             end = at + counts[i]
             if self.shared[i]:
-                role = _role(i, used)
+                role = role_of(i, used)
                 room = self.rooms[i]
-                needed += self.budgets[i] - room.room[role] + room.prefix[end] - room.prefix[at]
+                left = room.room_for_one[role] if counts[i] == 1 else room.room[role]
+                needed += self.budgets[i] - left + room.prefix[end] - room.prefix[at]
             at = end
         return needed <= self.host_budget
 
@@ -90,11 +100,12 @@ def survey(
     settings: LlamaCppSettings,
     capacity: Capacity,
     *,
+    pace: Pace,
     partial: bool,
     scales: Scales,
 ) -> Space:
     """The search space for *settings*. *partial*: some layers stay on the host, which changes compute buffers."""
-    twin = scales.twin(spec, _short_twin)
+    twin = scales.twin(spec, short_twin)
     trial_settings = replace(settings, n_cpu_moe=min(settings.n_cpu_moe, twin.block_count))
     fixed, host_fixed = _beside_layers(twin, machine, devices, trial_settings, partial=partial, scales=scales)
     whole: dict[tuple[str, bool], Sequence[int]] = {}
@@ -102,11 +113,15 @@ def survey(
         if _kind(device) not in whole:
             whole[_kind(device)] = _prefix(spec, device, settings)
     budgets = tuple(capacity.device_bytes[d.id] for d in devices)
+    active = active_bytes(spec)
     rooms = tuple(
         Room(
             prefix=whole[_kind(device)],
-            room=_room(budget - _context_bytes(device), fixed),
-            seconds_per_byte=1 / (device.memory_bandwidth.value or _ASSUMED_BANDWIDTH),
+            room=_room(budget - _context_bytes(device), fixed[0]),
+            room_for_one=_room(budget - _context_bytes(device), fixed[1]),
+            cost=running_ns(active, pace.block_s[device.id], pace.output_s[device.id]),
+            entry=round(1e9 * pace.entry_s[device.id]),
+            host=_beside_ns(active, pace, device.id),
         )
         for device, budget in zip(devices, budgets, strict=True)
     )
@@ -117,11 +132,21 @@ def survey(
         host_prefix=_host_prefix(spec, machine, settings),
         host_fixed=host_fixed,
         host_budget=capacity.host_bytes,
+        host_cost=running_ns(active, pace.block_s[HOST], pace.output_s[HOST]),
     )
 
 
-def _short_twin(spec: ModelSpec) -> ModelSpec:
-    """*spec* with its first blocks only, enough for three devices with every kind of attention on each."""
+def _beside_ns(active: Sequence[float], pace: Pace, device_id: str) -> list[int]:
+    begin = round(1e9 * pace.begin_s[device_id])
+    kept = running_ns(active, pace.beside_s[device_id], pace.output_s[HOST])
+    return [0, *(begin + cost for cost in kept[1:])]
+
+
+def short_twin(spec: ModelSpec, periods: int = _TRIAL_DEVICES) -> ModelSpec:
+    """*spec* with its first blocks only: so many times as it takes to have every kind of block, twice at least.
+
+    Of some families it is *spec* itself.
+    """
     family = family_of(spec)
     if family is None or family.own_kv is not None or trunk_length(spec) != spec.block_count:
         # its bound may grow with the layers; which blocks share a cache or only guess ahead counts from the last
@@ -135,7 +160,7 @@ def _short_twin(spec: ModelSpec) -> ModelSpec:
             strict=True,
         )
     )
-    blocks = min(spec.block_count, _TRIAL_DEVICES * max(2, _period(kinds)))
+    blocks = min(spec.block_count, periods * max(2, _period(kinds)))
     if blocks == spec.block_count:
         return spec
     return replace(
@@ -164,24 +189,41 @@ def _beside_layers(
     *,
     partial: bool,
     scales: Scales,
-) -> tuple[dict[Role, int], int]:
-    """What a device holds beside its layers and its driver context, by role, and the same for the host."""
-    fixed = dict.fromkeys(Role, 0)
+) -> tuple[_Fixed, int]:
+    """What a device holds beside its layers and its driver context, and the same for the host."""
+    several, one = dict.fromkeys(Role, 0), dict.fromkeys(Role, 0)
     layers = twin.block_count + 1
     if not devices:
-        return fixed, _trial(twin, machine, (), settings, (), scales=scales)[1]
-    start = 1 if partial and layers > 2 else 0
-    one, host = _trial(twin, machine, devices[:1], settings, (layers - start,), scales=scales)
-    fixed[Role.ALONE] = one[0]
-    if len(devices) > 1 and layers - start > 1:
-        several = devices[: min(len(devices), _TRIAL_DEVICES, layers - start)]
-        counts = [(layers - start) // len(several)] * len(several)
-        counts[0] += layers - start - sum(counts)
-        found, host_of_several = _trial(twin, machine, several, settings, counts, scales=scales)
-        fixed[Role.FIRST], fixed[Role.LAST] = found[0], found[-1]
-        fixed[Role.MIDDLE] = max(found[1:-1], default=max(found))
-        host = max(host, host_of_several)
-    return fixed, host
+        return (several, one), _trial(twin, machine, (), settings, (), scales=scales)[1]
+    left = layers - (1 if partial and layers > 2 else 0)
+    host = 0
+
+    def hold(counts: Sequence[int], roles: Sequence[Role]) -> None:
+        nonlocal host
+        used = devices[: len(counts)]
+        found, on_host = _trial(twin, machine, used, settings, counts, scales=scales)
+        host = max(host, on_host)
+        for role, count, size in zip(roles, counts, found, strict=True):
+            into = one if count == 1 else several
+            into[role] = max(into[role], size)
+
+    hold((left,), (Role.ALONE,))
+    if partial and left > 1:
+        hold((1,), (Role.ALONE,))
+    if len(devices) > 2 and left > _TRIAL_DEVICES:
+        roles = (Role.FIRST, Role.MIDDLE, Role.LAST)
+        first = max(1, left // 2 - 1)
+        hold((first, 1, left - 1 - first), roles)
+        hold((1, left - 2, 1), roles)
+    elif len(devices) > 1 and left > 1:
+        hold((max(1, left // 2), left - max(1, left // 2)), (Role.FIRST, Role.LAST))
+        if left > 2:
+            hold((1, left - 1), (Role.FIRST, Role.LAST))
+            hold((left - 1, 1), (Role.FIRST, Role.LAST))
+    for role in Role:  # what no trial could show
+        several[role] = several[role] or one[role] or several[Role.FIRST]
+        one[role] = one[role] or several[role]
+    return (several, one), host
 
 
 def _trial(
@@ -280,7 +322,8 @@ def _room(free: int, fixed: dict[Role, int]) -> tuple[int, int, int, int]:
     )
 
 
-def _role(index: int, used: Sequence[int]) -> Role:
+def role_of(index: int, used: Sequence[int]) -> Role:
+    """The role of device *index* among those *used*."""
     if len(used) == 1:
         return Role.ALONE
     return Role.FIRST if index == used[0] else Role.LAST if index == used[-1] else Role.MIDDLE

@@ -1,78 +1,36 @@
-"""vLLM on a machine: how many cards share the model, what each holds, and what would fit instead.
+"""vLLM on a machine: how many cards share the model and how, what each holds, and what would fit instead.
 
 In: ``ModelSpec``, ``Machine``, ``Workload``, settings or pins. Out: ``Plan | Refusal``. vLLM takes a share of each
 card (92 % unless told) and gives the KV cache what the model leaves of it, so the rest of a card is its reserve.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Device, Machine
-from terazi.memory.bill import HOST
-from terazi.memory.companion import Companion
-from terazi.memory.vllm.bill import Appraisal, appraise
-from terazi.memory.vllm.model import read_model
+from terazi.memory.vllm.bill import appraise
+from terazi.memory.vllm.model import VllmModel, read_model
 from terazi.memory.vllm.objections import divides_heads
-from terazi.memory.vllm.ranks import DRAFT, free_for_engine
+from terazi.memory.vllm.ranks import free_for_engine
 from terazi.memory.vllm.settings import AUTO_LENGTH, DEFAULT_UTILIZATION, VllmSettings
 from terazi.memory.vllm.target import usable
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
+from terazi.placement.appraiser import Appraiser
 from terazi.placement.capacity import capacity_of
-from terazi.placement.identity import plan_id
-from terazi.placement.plan import Alternative, DeviceShare, Plan, Refusal, Shortfall, Verdict
+from terazi.placement.plan import Plan, Refusal, Rejected
+from terazi.placement.vllm_refuse import refusal_of
+from terazi.placement.vllm_trial import Trial, plan_of, served, workload_of
 from terazi.units import MIB, format_bytes, pad
 
-_ALTERNATIVES: Final = 4
-#: Smaller shares of a card that are tried where it isn't free.
-_SHARES: Final = (0.9, 0.85, 0.8, 0.7, 0.5)
-#: Objections that more memory or a smaller cache would answer.
-_OF_MEMORY: Final = frozenset({"free", "blocks", "cache"})
-
-
-class _Tried:
-    """One set of settings, weighed and held against the machine."""
-
-    def __init__(
-        self, spec: ModelSpec, machine: Machine, settings: VllmSettings, users: int, draft: ModelSpec | None = None
-    ) -> None:
-        self.settings = settings
-        self.draft = draft
-        self.companions = () if draft is None else (Companion(DRAFT, "--speculative-config", draft),)
-        self.appraisal = appraise(spec, settings, machine.devices, machine.host, draft)
-        self.shares = tuple(_shares(self.appraisal, machine))
-        self.shortfall = tuple(
-            Shortfall(device=s.id, needed_bytes=s.total_bytes, capacity_bytes=s.capacity_bytes)
-            for s in self.shares
-            if s.total_bytes > s.capacity_bytes
-        )
-        pool = self.appraisal.pool
-        self.crowded = pool is not None and pool.fits and pool.blocks_per_sequence * users > pool.blocks
-        self.reason = self._reason(users)
-
-    @property
-    def fits(self) -> bool:
-        return not self.reason
-
-    def _reason(self, users: int) -> str:
-        if self.appraisal.objections:
-            first = self.appraisal.objections[0]
-            return f"vLLM would not start: {first.message}. {first.hint[:1].upper()}{first.hint[1:]}."
-        if self.shortfall:
-            worst = max(self.shortfall, key=lambda s: s.missing_bytes)
-            return (
-                f"{worst.device} would need {format_bytes(worst.needed_bytes)} and may use"
-                f" {format_bytes(worst.capacity_bytes)}: {format_bytes(worst.missing_bytes)} are missing."
-            )
-        pool = self.appraisal.pool
-        if self.crowded and pool is not None:
-            return (
-                f"The KV cache holds {pool.concurrency:.2f} sequences of {pool.max_model_len} tokens at once,"
-                f" and {users} are wanted."
-            )
-        return ""
+#: Cards that one server joins by NVLink or a PCIe switch (HGX boards have eight); tensor parallelism stays inside.
+DOMAIN: Final = 8
+#: Tensors that are weighed beyond the necessary trial: one of a trillion-parameter model takes a second.
+_WEIGHED_TENSORS: Final = 30_000
+#: How much better a plan must score that takes more cards.
+_WORTH: Final = 0.03
 
 
 def follow_vllm(
@@ -89,21 +47,32 @@ def follow_vllm(
     Raises:
         UsageError: a value that vLLM has no meaning for.
     """
-    tried = _Tried(spec, machine, settings, 1, draft)
-    workload = _workload(tried, prompt=prompt, output=output)
+    tried = Trial(spec, machine, settings, 1, draft)
+    workload = workload_of(tried, prompt=prompt, output=output)
     if tried.fits:
-        return _plan(spec, machine, tried, workload)
-    return _refusal(spec, machine, tried, workload, users=1)
+        return plan_of(spec, machine, tried, workload)
+    return refusal_of(spec, machine, tried, workload, users=1)
 
 
-def solve_vllm(spec: ModelSpec, machine: Machine, workload: Workload, pins: Mapping[str, object]) -> Plan | Refusal:
-    """The fewest cards that hold the model and divide its heads, with as long a context as was asked for.
+def solve_vllm(
+    spec: ModelSpec,
+    machine: Machine,
+    workload: Workload,
+    pins: Mapping[str, object],
+    *,
+    appraiser: Appraiser | None = None,
+) -> Plan | Refusal:
+    """The cards that hold the model and divide its heads, with as long a context as was asked for.
+
+    Tensor parallelism first, as far as one server's cards go, then pipeline stages of such groups. Without an
+    *appraiser* the fewest cards win; with one the best score, fewer cards if it is all but as good.
 
     Args:
         spec: the model.
         machine: its cards; without one that vLLM supports its CPU build is planned for.
         workload: a context of None takes the model's own, or what fits.
         pins: settings that were typed, under their names in ``VllmSettings``.
+        appraiser: judges plans that fit.
 
     Raises:
         UsageError: a pin that isn't vLLM's.
@@ -111,21 +80,110 @@ def solve_vllm(spec: ModelSpec, machine: Machine, workload: Workload, pins: Mapp
     settings = _pinned(pins)
     model = read_model(spec)
     cards = usable(machine.devices)
-    sizes = [settings.tensor_parallel] if "tensor_parallel" in pins else range(1, max(1, len(cards)) + 1)
-    first: _Tried | None = None
     if "gpu_memory_utilization" not in pins:
         settings = replace(settings, gpu_memory_utilization=_free_share(cards))
-    for size in sizes:
-        if not divides_heads(model, size) and size > 1:
-            continue
-        for tried in _lengths(spec, machine, replace(settings, tensor_parallel=size), workload):
+    least = _least_cards(spec, cards)
+    fitting: list[tuple[Trial, Workload]] = []
+    lacking: list[Rejected] = []
+    nearest: Trial | None = None
+    weighed = 0
+    for tensor, pipeline in _groups(model, settings, len(cards), least, pins):
+        if fitting and (appraiser is None or weighed + len(spec.tensors) > _WEIGHED_TENSORS):
+            break
+        for tried in _lengths(
+            spec, machine, replace(settings, tensor_parallel=tensor, pipeline_parallel=pipeline), workload
+        ):
+            weighed += len(spec.tensors)
             if tried.fits:
-                return _plan(spec, machine, tried, _served(tried, workload))
+                fitting.append((tried, served(tried, workload)))
+                break
             # the one with the most cards, at the length asked for, came nearest
-            if first is None or size > first.settings.tensor_parallel:
-                first = tried
-    closest = first or _Tried(spec, machine, settings, workload.users)
-    return _refusal(spec, machine, closest, _served(closest, workload), users=workload.users)
+            if nearest is None or tensor * pipeline > nearest.settings.world_size:
+                nearest = tried
+        else:
+            lacking.append(Rejected(option=name_group(tensor, pipeline), why=tried.reason.rstrip(".")))
+    if not fitting:
+        closest = nearest or Trial(spec, machine, settings, workload.users)
+        if least > len(cards) > 0:
+            # no setting helps, so none is tried
+            said = f"{_why_so_many(spec, cards, least)[0].rstrip('.')}, and there are {len(cards)}."
+            return refusal_of(spec, machine, closest, workload, users=workload.users, hopeless=said)
+        return refusal_of(spec, machine, closest, served(closest, workload), users=workload.users)
+    reasons = _why_so_many(spec, cards, least)
+    if len(cards) > DOMAIN and fitting[0][0].settings.pipeline_parallel > 1:
+        stages = fitting[0][0].settings.pipeline_parallel
+        said = f"One server joins {DOMAIN} cards, and a layer that is cut adds up over all its cards twice a token,"
+        said += f" so it is cut no further; {stages} such groups follow each other and hand one hidden state over."
+        reasons += (said,)
+    plans = [plan_of(spec, machine, tried, work, reasons) for tried, work in fitting]
+    return _best(plans, [t.settings for t, _ in fitting], lacking, appraiser)
+
+
+def _best(
+    plans: Sequence[Plan],
+    settings: Sequence[VllmSettings],
+    lacking: Sequence[Rejected],
+    appraiser: Appraiser | None,
+) -> Plan:
+    if appraiser is None or len(plans) == 1:
+        return replace(plans[0], rejected=tuple(lacking))
+    marks = [
+        appraiser.score(plan) * (1 + _WORTH) ** -(chosen.world_size > settings[0].world_size)
+        for plan, chosen in zip(plans, settings, strict=True)
+    ]
+    keeping = [i for i, plan in enumerate(plans) if not appraiser.misses(plan)] or range(len(plans))
+    best = max(keeping, key=lambda i: (marks[i], -i))
+    rejected = [
+        Rejected(
+            option=name_group(chosen.tensor_parallel, chosen.pipeline_parallel),
+            why="; ".join(w for w in (appraiser.misses(plan), appraiser.against(plan, plans[best])) if w),
+        )
+        for i, (plan, chosen) in enumerate(zip(plans, settings, strict=True))
+        if i != best
+    ]
+    return replace(plans[best], rejected=(*(r for r in rejected if r.why), *lacking))
+
+
+def name_group(tensor: int, pipeline: int) -> str:
+    """The ranks in words."""
+    if tensor * pipeline == 1:
+        return "one card"
+    return f"TP {tensor}" if pipeline == 1 else f"TP {tensor} × PP {pipeline}"
+
+
+def _least_cards(spec: ModelSpec, cards: Sequence[Device]) -> int:
+    """So many cards that the weights alone can't be on fewer."""
+    largest = max((free_for_engine(card) for card in cards), default=0)
+    return max(1, -(-spec.weights_bytes // largest)) if largest else 1
+
+
+def _why_so_many(spec: ModelSpec, cards: Sequence[Device], least: int) -> tuple[str, ...]:
+    if least <= 1:
+        return ()
+    largest = max(free_for_engine(card) for card in cards)
+    size, free = format_bytes(spec.weights_bytes), format_bytes(largest)
+    return (f"The weights alone, {size}, need {least} cards of {free} free each.",)
+
+
+def _groups(
+    model: VllmModel, settings: VllmSettings, cards: int, least: int, pins: Mapping[str, object]
+) -> Iterator[tuple[int, int]]:
+    """Sizes of (tensor, pipeline) groups to try, fewest cards first, the larger tensor group first."""
+    if "tensor_parallel" in pins:
+        yield settings.tensor_parallel, settings.pipeline_parallel
+        return
+    if not cards:
+        yield 1, 1
+        return
+    sizes = [n for n in range(1, min(cards, DOMAIN) + 1) if n == 1 or divides_heads(model, n)]
+    groups = [
+        (tensor, pipeline)
+        for tensor in sizes
+        for pipeline in range(1, min(cards // tensor, model.layers) + 1)
+        if tensor * pipeline >= min(least, cards)
+        and (pipeline == 1 or tensor == sizes[-1] or tensor * pipeline <= 4)
+    ]
+    yield from sorted(groups, key=lambda g: (g[0] * g[1], g[1]))
 
 
 def _free_share(cards: tuple[Device, ...]) -> float:
@@ -134,7 +192,7 @@ def _free_share(cards: tuple[Device, ...]) -> float:
     return min(DEFAULT_UTILIZATION, max(1, int(100 * free)) / 100)
 
 
-def _lengths(spec: ModelSpec, machine: Machine, settings: VllmSettings, workload: Workload) -> Iterator[_Tried]:
+def _lengths(spec: ModelSpec, machine: Machine, settings: VllmSettings, workload: Workload) -> Iterator[Trial]:
     """*settings* with the context that was asked for; if none was, the model's own, then as much as fits."""
     cards = usable(machine.devices)
     wanted = [workload.context] if workload.context is not None else [None, AUTO_LENGTH]
@@ -142,12 +200,12 @@ def _lengths(spec: ModelSpec, machine: Machine, settings: VllmSettings, workload
         chosen = replace(settings, max_model_len=length)
         if not cards and settings.kv_cache_memory_bytes is None:
             chosen = _with_cpu_cache(spec, machine, chosen, workload)
-        tried = _Tried(spec, machine, chosen, workload.users)
+        tried = Trial(spec, machine, chosen, workload.users)
         pool = tried.appraisal.pool
         if length == AUTO_LENGTH and pool is not None and pool.longest:
             # what fits is said as a number, so that the same command gives the same plan
             share = max(1, pool.longest // workload.users)
-            tried = _Tried(spec, machine, replace(chosen, max_model_len=share), workload.users)
+            tried = Trial(spec, machine, replace(chosen, max_model_len=share), workload.users)
         yield tried
 
 
@@ -188,163 +246,3 @@ def _with(settings: VllmSettings, name: str, value: object) -> VllmSettings:
     if name == "tensor_parallel" and isinstance(value, int):
         return replace(settings, tensor_parallel=value)
     raise UsageError(f"{name} can't be pinned for vLLM", hint="put it into a command: terazi weigh -- vllm serve …")
-
-
-def _plan(spec: ModelSpec, machine: Machine, tried: _Tried, workload: Workload) -> Plan:
-    return Plan(
-        id=plan_id(spec, machine, tried.settings, tried.companions),
-        engine=tried.appraisal.bill.engine,
-        settings=tried.settings,
-        workload=workload,
-        verdict=Verdict.FITS,
-        devices=tried.shares,
-        bill=tried.appraisal.bill,
-        reasons=tuple(_reasons(tried, machine)),
-    )
-
-
-def _workload(tried: _Tried, *, prompt: int, output: int) -> Workload:
-    pool, resolved = tried.appraisal.pool, tried.appraisal.resolved
-    length = pool.max_model_len if pool is not None else resolved.max_model_len
-    users = max(1, min(resolved.max_num_seqs, int(pool.concurrency) if pool is not None else 1))
-    return Workload(context=length, users=users, prompt=prompt, output=output)
-
-
-def _served(tried: _Tried, workload: Workload) -> Workload:
-    pool = tried.appraisal.pool
-    return replace(workload, context=pool.max_model_len if pool is not None else workload.context)
-
-
-def _shares(appraisal: Appraisal, machine: Machine) -> Iterator[DeviceShare]:
-    bill, capacity = appraisal.bill, capacity_of(machine)
-    by_device = {rank.device: rank.stage for rank in appraisal.ranks}
-    last = len(appraisal.resolved.stages) - 1
-    for device in (*machine.devices, None):
-        name = HOST if device is None else device.id
-        held = bill.on(name)
-        stage = by_device.get(name)
-        layers = None
-        if stage is not None and appraisal.resolved.stages[stage]:
-            span = appraisal.resolved.stages[stage]
-            layers = (span.start, span.stop if stage == last else span.stop - 1)
-        limit = capacity.host_bytes if device is None else device.memory_free_bytes
-        yield DeviceShare(
-            id=name,
-            name=machine.host.cpu_name or "CPU and RAM" if device is None else device.name,
-            layers=layers,
-            weights_bytes=held.weights_bytes,
-            kv_bytes=held.kv_bytes,
-            state_bytes=held.state_bytes,
-            compute_bytes=held.compute_bytes,
-            overhead_bytes=held.overhead_bytes,
-            total_bytes=held.total_bytes,
-            capacity_bytes=limit,
-            headroom_bytes=limit - held.total_bytes,
-        )
-
-
-def _reasons(tried: _Tried, machine: Machine) -> Iterator[str]:
-    appraisal, settings = tried.appraisal, tried.settings
-    ranks = len(appraisal.ranks)
-    where = "on the CPU, which is what vLLM's CPU build runs on"
-    if appraisal.resolved.target.gpu:
-        where = f"on {', '.join(dict.fromkeys(r.device for r in appraisal.ranks))}"
-    cut = []
-    if settings.tensor_parallel > 1:
-        cut.append(f"each layer cut in {settings.tensor_parallel}")
-    if settings.pipeline_parallel > 1:
-        cut.append(f"{settings.pipeline_parallel} stages of layers")
-    if settings.data_parallel > 1:
-        cut.append(f"{settings.data_parallel} copies")
-    yield f"{ranks} rank{'s' if ranks > 1 else ''} {where}{': ' + ', '.join(cut) if cut else ''}."
-    pool = appraisal.pool
-    if pool is not None and pool.blocks_per_sequence:
-        yield (
-            f"The KV cache holds {pool.tokens} tokens: {pool.concurrency:.2f} sequences of"
-            f" {pool.max_model_len} tokens at once, in {pool.blocks} blocks."
-        )
-    least = {r.available for r in appraisal.ranks}
-    if len(least) > 1:
-        worst = min(appraisal.ranks, key=lambda r: r.available)
-        yield f"{worst.device} has the least left for the cache, so it decides how many blocks every rank gets."
-    unused = [d.id for d in machine.devices if d.id not in {r.device for r in appraisal.ranks}]
-    if unused:
-        yield f"{', '.join(unused)} left unused."
-
-
-def _refusal(spec: ModelSpec, machine: Machine, tried: _Tried, workload: Workload, *, users: int) -> Refusal:
-    return Refusal(
-        reason=tried.reason,
-        shortfall=tried.shortfall,
-        alternatives=tuple(_alternatives(spec, machine, tried, users))[:_ALTERNATIVES],
-        closest=tried.shares,
-        bill=tried.appraisal.bill,
-        settings=tried.settings,
-        workload=workload,
-    )
-
-
-def _alternatives(spec: ModelSpec, machine: Machine, tried: _Tried, users: int) -> Iterator[Alternative]:
-    """Settings near the refused ones that fit, the smallest change first."""
-    for change, gives_up, settings in _changes(machine, tried):
-        other = _Tried(spec, machine, settings, users, tried.draft)
-        if other.fits:
-            yield Alternative(
-                settings=settings,
-                change=change,
-                gives_up=gives_up,
-                total_bytes=other.appraisal.bill.total_bytes,
-            )
-
-
-def _changes(machine: Machine, tried: _Tried) -> Iterator[tuple[str, str, VllmSettings]]:
-    codes = {o.code for o in tried.appraisal.objections}
-    yield from _corrections(tried, codes)
-    if codes <= _OF_MEMORY:
-        yield from _savings(machine, tried, codes)
-
-
-def _corrections(tried: _Tried, codes: set[str]) -> Iterator[tuple[str, str, VllmSettings]]:
-    """What vLLM's own checks would take instead."""
-    settings, model = tried.settings, tried.appraisal.model
-    if codes & {"heads", "divide"}:
-        for size in range(settings.tensor_parallel - 1, 0, -1):
-            if divides_heads(model, size):
-                yield f"-tp {size}", "nothing but speed", replace(settings, tensor_parallel=size)
-    if codes & {"pipeline", "layers"}:
-        yield "-pp 1", "nothing but room", replace(settings, pipeline_parallel=1, layer_partition=())
-    if "length" in codes:
-        longest = model.max_length
-        yield (
-            f"--max-model-len {longest}",
-            "length beyond the model's own",
-            replace(settings, max_model_len=longest),
-        )
-    if "dtype" in codes:
-        other = "half" if tried.appraisal.resolved.dtype == "bfloat16" else "bfloat16"
-        yield f"--dtype {other}", "the range of the other type", replace(settings, dtype=other)
-    if "batch" in codes:
-        fewer = replace(settings, max_num_seqs=None, max_num_batched_tokens=None)
-        yield "vLLM's own batch limits", "the limits given", fewer
-
-
-def _savings(machine: Machine, tried: _Tried, codes: set[str]) -> Iterator[tuple[str, str, VllmSettings]]:
-    """What takes less memory, or spreads it."""
-    settings, appraisal = tried.settings, tried.appraisal
-    pool, gpu = appraisal.pool, appraisal.resolved.target.gpu
-    if "free" in codes:
-        for share in _SHARES:
-            if share < settings.gpu_memory_utilization:
-                fewer = replace(settings, gpu_memory_utilization=share)
-                yield f"--gpu-memory-utilization {share:g}", "room in the KV cache", fewer
-    if pool is not None and pool.longest and not pool.fits:
-        shorter = replace(settings, max_model_len=pool.longest)
-        yield f"--max-model-len {pool.longest}", "longer sequences", shorter
-    if settings.kv_cache_dtype == "auto" and gpu:
-        yield "--kv-cache-dtype fp8", "precision of the cache", replace(settings, kv_cache_dtype="fp8")
-    if not settings.enforce_eager and gpu:
-        yield "--enforce-eager", "the speed of CUDA graphs", replace(settings, enforce_eager=True)
-    cards = len(usable(machine.devices)) // (settings.pipeline_parallel * settings.data_parallel)
-    for size in range(settings.tensor_parallel + 1, cards + 1):
-        if divides_heads(appraisal.model, size):
-            yield f"-tp {size}", "other uses of those cards", replace(settings, tensor_parallel=size)

@@ -3,15 +3,19 @@
 import dataclasses
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from terazi.errors import TeraziError
 from terazi.hardware.saved import machine_to_json
+from terazi.memory.bill import HOST
 from terazi.memory.companion import Companion
 from terazi.models.spec import ModelSpec
 from terazi.placement.plan import DeviceShare, Refusal, Verdict
 from terazi.service.weigh import typed_command
 from terazi.service.weighing import Weighing
+
+if TYPE_CHECKING:
+    from terazi.service.several import Several
 
 SCHEMA = "terazi.weighing/1"
 #: Escapes of JSON that hold a backslash or a surrogate, so that a lone one is told from a pair.
@@ -35,6 +39,7 @@ def to_document(weighing: Weighing) -> dict[str, Any]:
             "argv": list(typed_command(weighing)),
             "devices": [_share(share) for share in weighing.shares],
             "reasons": [outcome.reason] if isinstance(outcome, Refusal) else list(outcome.reasons),
+            "rejected": [] if isinstance(outcome, Refusal) else [dataclasses.asdict(r) for r in outcome.rejected],
         },
         "bill": {
             "engine": outcome.bill.engine,
@@ -72,9 +77,25 @@ def _verification(weighing: Weighing) -> dict[str, object] | None:
     return to_json(weighing.verification)
 
 
-def document_text(weighing: Weighing) -> str:
-    """The document on one line."""
-    return _strict(json.dumps(to_document(weighing), default=_plain, allow_nan=False))
+def document_text(weighing: Weighing, **more: object) -> str:
+    """The document on one line; *more* keys come after its own (``compare``, ``what_if``)."""
+    return _strict(json.dumps({**to_document(weighing), **more}, default=_plain, allow_nan=False))
+
+
+def several_text(several: "Several") -> str:
+    """Several weighings in one budget as one document, schema ``terazi.weighings/1``, on one line."""
+    document = {
+        "schema": "terazi.weighings/1",
+        "verdict": several.verdict,
+        "reason": several.reason,
+        "order": list(several.order),
+        "models": [to_document(weighing) for weighing in several.weighings],
+        "left": {
+            **{d.id: d.memory_free_bytes for d in several.left.devices},
+            HOST: several.left.host.usable_ram_bytes,
+        },
+    }
+    return _strict(json.dumps(document, default=_plain, allow_nan=False))
 
 
 def error_text(command: str, error: TeraziError) -> str:

@@ -11,7 +11,7 @@ from terazi.errors import ModelFileError, UsageError
 from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
-from terazi.models.spec import ModelSpec
+from terazi.service.engine_choice import engines_not_taken, usual_engine
 from terazi.service.weighing import Weighing
 
 # Rooms that only some invocations need are imported where they are used: start-up is part of the product.
@@ -89,14 +89,14 @@ def weigh_model(
         from terazi.service import weigh_ollama
 
         weigh = weigh_ollama.weigh_modelfile if modelfile else weigh_ollama.weigh_spec
-        return weigh(argument, machine, workload, pins, price_per_kwh=price_per_kwh)
+        return _with_engines(weigh(argument, machine, workload, pins, price_per_kwh=price_per_kwh))
     spec = load_model(argument)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
         workload = _for_short_model(workload, spec.context_length)
-    if (engine or _usual_engine(spec)) == "vllm":
+    if (engine or usual_engine(spec)) == "vllm":
         from terazi.service import weigh_vllm
 
-        return weigh_vllm.weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
+        return _with_engines(weigh_vllm.weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh))
     if "tensor_parallel" in pins:
         raise UsageError(
             "--tensor-parallel is a setting of vLLM, and this would be weighed for llama.cpp",
@@ -104,7 +104,16 @@ def weigh_model(
         )
     from terazi.service.weigh_llama_cpp import weigh_spec
 
-    return weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh)
+    return _with_engines(weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh))
+
+
+def _with_engines(weighing: Weighing) -> Weighing:
+    """*weighing*, whose plan also says why it is for this engine."""
+    plan = weighing.plan
+    if plan is None:
+        return weighing
+    others = engines_not_taken(weighing.spec, plan.engine, plan.workload.users)
+    return dataclasses.replace(weighing, outcome=dataclasses.replace(plan, rejected=(*plan.rejected, *others)))
 
 
 def _for_short_model(workload: Workload, length: int) -> Workload:
@@ -127,11 +136,6 @@ def _is_modelfile(argument: str) -> bool:
     from terazi.engines.ollama.modelfile import is_modelfile
 
     return is_modelfile(argument)
-
-
-def _usual_engine(spec: ModelSpec) -> str:
-    """The engine that reads such files as they are."""
-    return "llama.cpp" if spec.format == "gguf" else "vllm"
 
 
 def weigh_command(

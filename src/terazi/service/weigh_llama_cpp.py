@@ -14,7 +14,8 @@ from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
-from terazi.performance.forecast import forecast, score
+from terazi.performance.appraiser import Appraiser
+from terazi.performance.forecast import forecast
 from terazi.placement.plan import Plan, Refusal
 from terazi.service.calibrations import calibration_of, taught
 from terazi.service.weighing import Weighing
@@ -43,8 +44,8 @@ def weigh_spec(
 
     _check_architecture(spec)
     used = calibration_of(machine)
-    judge = score(spec, machine, workload, None if used is None else used.calibration)
-    outcome = solve(spec, machine, workload, pins, score=judge)
+    appraiser = Appraiser(spec, machine, workload, None if used is None else used.calibration)
+    outcome = solve(spec, machine, workload, pins, score=appraiser)
     return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
 
 

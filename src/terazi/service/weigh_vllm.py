@@ -33,9 +33,11 @@ def weigh_spec(
     Raises:
         UsageError: a pin that isn't vLLM's.
     """
+    from terazi.performance.appraiser import Appraiser
     from terazi.placement.vllm import solve_vllm
 
-    return _weighing(spec, machine, solve_vllm(spec, machine, workload, pins), (), price_per_kwh=price_per_kwh)
+    outcome = solve_vllm(spec, machine, workload, pins, appraiser=Appraiser(spec, machine, workload))
+    return _weighing(spec, machine, outcome, (), price_per_kwh=price_per_kwh)
 
 
 def weigh_words(

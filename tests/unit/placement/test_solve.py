@@ -36,7 +36,7 @@ def test_one_card_when_it_fits_one_card_and_the_faster_of_two() -> None:
 
 def test_slow_card_takes_it_when_the_fast_one_is_too_small() -> None:
     plan = _plan(
-        solve(llama_spec(), machine(card(0, gib=4), card(1, gib=24, bandwidth=360e9)), Workload(context=8192), {})
+        solve(llama_spec(), machine(card(0, gib=1), card(1, gib=24, bandwidth=360e9)), Workload(context=8192), {})
     )
     assert llama_cpp_settings(plan.settings).devices == ("CUDA1",)
     assert plan.verdict is Verdict.FITS
@@ -194,7 +194,7 @@ def test_score_decides_among_what_fits() -> None:
         )
     )
     assert llama_cpp_settings(other.settings).devices == ("CUDA1",)
-    assert "scores 1 against 0" in other.reasons[-1]
+    assert (other.rejected[0].option, other.rejected[0].why) == ("CUDA0 alone", "it scores 0 against 1")
 
 
 def test_prompt_cache_takes_what_ram_leaves_and_no_more() -> None:

@@ -130,6 +130,15 @@ def read_head(name: str, n_bytes: int) -> bytes:
         return remote.fetch(0, n_bytes)
 
 
+def names_of(text: str) -> list[str]:
+    """The files of the repository that *text* names, in the hub's order.
+
+    Raises:
+        UsageError, SourceError: as ``load_hub``.
+    """
+    return _list(parse_reference(text))[0]
+
+
 def projector_of(text: str) -> str | None:
     """The multimodal projector that llama.cpp's ``-hf`` loads beside the model *text*, as a MODEL; None if none.
 
