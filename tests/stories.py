@@ -19,7 +19,7 @@ from terazi.placement.solve import solve
 from terazi.placement.vllm import solve_vllm
 from terazi.units import format_bytes, format_seconds
 
-#: As published (config.json of Kimi K2 Instruct): 61 layers of 384 experts, in FP8.
+#: A config like that of Kimi K2, written down from memory: 61 layers of 384 experts, in FP8.
 KIMI_K2: Mapping[str, Any] = {
     "architectures": ["DeepseekV3ForCausalLM"], "model_type": "kimi_k2", "first_k_dense_replace": 1,
     "hidden_size": 7168, "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 131072,

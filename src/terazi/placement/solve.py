@@ -29,8 +29,8 @@ CELLS = 256
 _COMFORTABLE = 4096
 #: What an offloaded plan is content with when nobody asked for more: each further token pushes layers out.
 _OFFLOADED = 8192
-#: The cache type that is tried where f16 leaves layers in RAM; it loses hardly anything (llama.cpp PR 7412: KL
-#: divergence of q8_0 caches below that of Q8_0 weights). Smaller types are only ever offered.
+#: The cache type that is tried where f16 leaves layers in RAM: that it loses little is assumed, not measured here,
+#: so it must gain a good deal (``finish``). Smaller types are only ever offered.
 _SMALLER_CACHE = "q8_0"
 #: A micro-batch for prompts that are longer than the usual one.
 _LARGE_MICRO_BATCH = 2048

@@ -14,10 +14,10 @@ from terazi.service.request import Request, weigh_request
 from terazi.service.weighing import Weighing
 from terazi.units import format_bytes
 
-#: Bits a weight beyond which a file is hardly better and only slower: Q6_K has 6.6, at +0.1 % perplexity
-#: (llama.cpp ``tools/quantize/README.md``).
+#: Bits a weight beyond which a file is taken to be hardly better and only slower: Q6_K has 6.6. A rule of thumb.
 _ENOUGH_BITS: Final = 7.0
-#: Bits a weight below which a model suffers noticeably; such a file is only taken if nothing else fits at all.
+#: Bits a weight below which a model is taken to suffer, another rule of thumb; such a file is
+#: only taken if nothing else fits at all.
 _LEAST_BITS: Final = 3.9
 
 
