@@ -5,18 +5,21 @@ In: ``ModelSpec``, ``Machine``, ``Workload``. Out: an ``Appraiser`` as ``placeme
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST, Bill
 from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration
 from terazi.performance.forecast import Forecast, forecast, score
 from terazi.placement.pace import Pace
 from terazi.placement.plan import Plan, Verdict
 from terazi.placement.sums import place, short_twin
 from terazi.units import format_seconds
+
+if TYPE_CHECKING:
+    from terazi.performance.calibration import Calibration
 
 #: Differences below this share are said to be none.
 _SAME = 0.005
@@ -26,7 +29,7 @@ class Appraiser:
     """Judges the plans of one model on one machine; each plan is forecast once."""
 
     def __init__(
-        self, spec: ModelSpec, machine: Machine, workload: Workload, calibration: Calibration | None = None
+        self, spec: ModelSpec, machine: Machine, workload: Workload, calibration: "Calibration | None" = None
     ) -> None:
         self._calibration = calibration
         self._spec = spec

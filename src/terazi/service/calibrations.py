@@ -5,7 +5,6 @@ A calibration that was made under another engine or driver than is here now is s
 used with a wide interval, and that is said.
 """
 
-import json
 import os
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -134,6 +133,8 @@ class _Candidate(NamedTuple):
 
 
 def _read(driver: str, build: str, document: str) -> _Candidate | None:
+    import json
+
     from terazi.performance.saved_calibration import calibration_from_json
 
     try:

@@ -18,7 +18,7 @@ def engines_not_taken(spec: ModelSpec, taken: str, users: int) -> tuple[Rejected
         what = "safetensors" if spec.format == "safetensors" else "a config"
         why = f"it loads GGUF files only, and this is {what}: convert it to use it"
         return tuple(Rejected(option=name, why=why) for name in ("llama.cpp", "Ollama"))
-    from terazi.memory.vllm.settings import BUILD
+    from terazi.memory.vllm.build import BUILD
 
     more = f"; for {users} users at once its paged cache may be worth the original weights" if users > 1 else ""
     paged = Rejected(option="vLLM", why=f"{BUILD} reads no GGUF file without a plug-in{more}")

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from terazi.errors import UsageError
 from terazi.hardware.machine import Machine
 from terazi.memory.companion import Companion
+from terazi.memory.vllm.build import BUILD
 from terazi.memory.vllm.ranks import DRAFT
-from terazi.memory.vllm.settings import BUILD, VllmSettings
+from terazi.memory.vllm.settings import VllmSettings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_model
 from terazi.models.spec import ModelSpec

@@ -13,7 +13,8 @@ from typing import Final
 from terazi.engines.vllm.flags import FORMER, LISTS, SWITCHES, VALUES
 from terazi.engines.vllm.values import Json, human_int, json_object, length, set_piece, text_value, whole_number
 from terazi.errors import UsageError
-from terazi.memory.vllm.settings import BUILD, Speculation, VllmSettings
+from terazi.memory.vllm.build import BUILD
+from terazi.memory.vllm.settings import Speculation, VllmSettings
 from terazi.units import GIB
 
 #: Modules that ``python -m`` starts the server with.

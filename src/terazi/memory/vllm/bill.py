@@ -9,13 +9,14 @@ from typing import NamedTuple
 from terazi.hardware.machine import Device, Host
 from terazi.memory.bill import Bill
 from terazi.memory.vllm.architectures import has_own_class
+from terazi.memory.vllm.build import BUILD
 from terazi.memory.vllm.lines import bill_lines, file_pages
 from terazi.memory.vllm.model import VllmModel, read_model
 from terazi.memory.vllm.objections import Objection, objections
 from terazi.memory.vllm.pool import KvPool, MixedPagesError
 from terazi.memory.vllm.ranks import Case, Rank, free_for_engine, pool_of, ranks_of
 from terazi.memory.vllm.resolve import Resolved, resolve
-from terazi.memory.vllm.settings import BUILD, VllmSettings
+from terazi.memory.vllm.settings import VllmSettings
 from terazi.memory.vllm.target import target_of, usable
 from terazi.memory.vllm.weights import IndivisibleError
 from terazi.models.spec import ModelSpec

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Final
 
-#: The vLLM that the rules were read from and held against.
-BUILD: Final = "0.32.0"
 #: ``--max-model-len auto`` and ``-1``: as long as the memory allows.
 AUTO_LENGTH: Final = -1
 #: ``CacheConfig.gpu_memory_utilization``.
