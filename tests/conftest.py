@@ -1,5 +1,6 @@
 """Shared by all tests: Hypothesis profile, and the guard that keeps the core free of I/O."""
 
+import signal
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -14,6 +15,10 @@ settings.register_profile(
     "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
 )
 settings.load_profile("terazi")
+
+# A job in the background of a script ignores SIGINT, and so would every process that it starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HERE = Path(__file__).parent
 #: Tests under these folders are tests of the core: a call that opens anything fails them.
