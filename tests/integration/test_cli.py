@@ -365,3 +365,14 @@ def test_a_draft_that_comes_to_nothing_is_said(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "--spec-type draft-simple" in done.stderr
+
+
+def test_variables_of_the_shell_count_below_those_of_the_command(tmp_path: Path) -> None:
+    def context(*words: str, **extra: str) -> int:
+        ran = terazi(tmp_path, "weigh", "--json", "--", *words, "-m", str(smollm2()), "-np", "1", **extra)
+        assert ("LLAMA_ARG_CTX_SIZE" in ran.stderr) == bool(extra)
+        return int(json.loads(ran.stdout)["plan"]["settings"]["n_ctx"])
+
+    assert context("llama-server") == 0
+    assert context("llama-server", LLAMA_ARG_CTX_SIZE="1024") == 1024
+    assert context("env", "LLAMA_ARG_CTX_SIZE=2048", "llama-server", LLAMA_ARG_CTX_SIZE="1024") == 2048

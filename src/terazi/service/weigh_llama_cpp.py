@@ -1,6 +1,7 @@
 """Weighs for llama.cpp: chooses its settings for a model, or takes those of a ready command line."""
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from terazi.engines.llama_cpp.commands import Command
     from terazi.engines.llama_cpp.extra_files import ExtraFile
     from terazi.engines.recognise import Spoken
+
+#: llama.cpp's own variables, each the default of a flag (``common/arg.cpp``, b11434).
+_EXPORTED = ("LLAMA_ARG_", "MTMD_BACKEND_DEVICE")
 
 
 def weigh_spec(
@@ -52,7 +56,7 @@ def weigh_spec(
 def weigh_words(
     spoken: "Spoken", machine: Machine, *, prompt: int, output: int, price_per_kwh: float | None
 ) -> Weighing:
-    """Weigh exactly the command line *spoken*.
+    """Weigh exactly the command line *spoken*, as it would start here: with the variables that are exported.
 
     Raises:
         UsageError: the command names no model, or a flag or value that the engine refuses.
@@ -60,7 +64,13 @@ def weigh_words(
     """
     from terazi.engines.llama_cpp.commands import parse_command
 
-    command = parse_command(spoken.argv, spoken.environment)
+    exported = {name: value for name, value in os.environ.items() if name.startswith(_EXPORTED)}
+    command = parse_command(spoken.argv, {**exported, **spoken.environment})
+    if exported:
+        told = (
+            f"Set in this shell, and read by the engine unless a flag says otherwise: {', '.join(sorted(exported))}"
+        )
+        command = dataclasses.replace(command, notes=(*command.notes, told))
     if command.unknown_flags:
         raise UsageError(
             f"{command.tool} {BUILD} has no flag {', '.join(command.unknown_flags)}, so it would not start",
