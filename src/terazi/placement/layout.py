@@ -123,7 +123,7 @@ def spread(devices: Sequence[Room], layers: int, starts: Sequence[int], *, evenl
             for end in range(start + 1, min(device.reach(start, Role.FIRST), layers - 1) + 1):
                 if later[end] >= _NEVER:
                     continue
-                total = base + later[end] + _weighed(cost[end] - before, scale)
+                total = base + later[end] + _weighed(cost[end] - before, scale) + d
                 if total < best:
                     best, found = total, (start, d, end)
     if found is None:
@@ -167,7 +167,8 @@ def _tables(
         row, chosen, cost = rest[d], take[d], device.cost
         entry = device.entry << _SHIFT
         for i in range(layers - 1, lowest, -1):
-            best, end_best = later[i] - entry, i
+            # the least that counts for a device passed over: of equal ones the first are taken
+            best, end_best = later[i] - entry + 1, i
             before = cost[i]
             if device.reach(i, Role.LAST) >= layers:
                 total = _weighed(cost[layers] - before, scale)
