@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
 
-from demo_files import gemma3, smollm2
 
 settings.register_profile(
     "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
@@ -41,8 +40,9 @@ _FORBIDDEN = (
 #: What the import system and tracebacks open on Python's own behalf.
 #: (``<unknown>``: a SyntaxError out of ``ast.parse``, which Hypothesis provokes, looks for the line there.)
 _SOURCE_SUFFIXES = (".py", ".pyc", ".so", "<unknown>")
-#: Where Hypothesis keeps its own notes: the constants of the code under test, a table of Unicode.
-_HYPOTHESIS_FOLDER = "/.hypothesis/"
+#: Where Hypothesis keeps its own notes (the constants of the code under test, a table of Unicode), and where bytecode
+#: is written on a first import, under a name that ends with a process's number.
+_CACHES = ("/.hypothesis/", "/__pycache__/")
 
 _armed: list[str] = []
 _caught: list[str] = []
@@ -53,7 +53,7 @@ def _audit(event: str, args: tuple[object, ...]) -> None:
         return
     if event == "open":
         path = str(args[0])
-        if isinstance(args[0], int) or path.endswith(_SOURCE_SUFFIXES) or _HYPOTHESIS_FOLDER in path:
+        if isinstance(args[0], int) or path.endswith(_SOURCE_SUFFIXES) or any(f in path for f in _CACHES):
             return
     elif event in {"os.listdir", "os.scandir"}:
         if any("importlib" in f for f in _stack_files()):
@@ -99,4 +99,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The models that come as packages, by name."""
+    from demo_files import gemma3, smollm2
+
     return {"smollm2": smollm2(), "gemma3": gemma3(tmp_path_factory.mktemp("gemma3"))}
