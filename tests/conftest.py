@@ -9,7 +9,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
 
-
 settings.register_profile(
     "terazi", database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=60
 )
@@ -40,8 +39,8 @@ _FORBIDDEN = (
 #: What the import system and tracebacks open on Python's own behalf.
 #: (``<unknown>``: a SyntaxError out of ``ast.parse``, which Hypothesis provokes, looks for the line there.)
 _SOURCE_SUFFIXES = (".py", ".pyc", ".so", "<unknown>")
-#: Where Hypothesis keeps its own notes (the constants of the code under test, a table of Unicode), and where bytecode
-#: is written on a first import, under a name that ends with a process's number.
+#: Where Hypothesis keeps its own notes (the constants of the code under test, a table of Unicode), and where
+#: bytecode is written on a first import, under a name that ends with a process's number.
 _CACHES = ("/.hypothesis/", "/__pycache__/")
 
 _armed: list[str] = []
