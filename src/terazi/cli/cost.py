@@ -103,22 +103,6 @@ def _workload(args: argparse.Namespace) -> Workload:
     return replace(workload, prompt=prompt)
 
 
-def _amount(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError("must be a number above 0")
-    return value
-
-
-def _price(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError("must be a price, e.g. 1500; 0 if it is paid for")
-    return value
-
-
-def _residual(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < 1:
-        raise argparse.ArgumentTypeError("must be from 0 to below 1, e.g. 0.2")
-    return value
+_amount = options.number(lambda v: 0 < v < 1e9, "must be a number above 0")
+_price = options.number(lambda v: 0 <= v < 1e9, "must be a price, e.g. 1500; 0 if it is paid for")
+_residual = options.number(lambda v: 0 <= v < 1, "must be from 0 to below 1, e.g. 0.2")

@@ -1,6 +1,7 @@
 """Options that several commands share: the workload and the pinned engine settings."""
 
 import argparse
+from collections.abc import Callable
 from typing import Final
 
 from terazi.errors import UsageError
@@ -145,35 +146,25 @@ def natural(text: str) -> int:
     return _whole(text, 0, _LARGEST)
 
 
-def _price(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError("must be a price, e.g. 0.30")
-    return value
+def number(within: Callable[[float], bool], said: str) -> Callable[[str], float]:
+    """A type for argparse: a number that is *within*, or the error *said*."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = float("nan")  # within nothing
+        if not within(value):
+            raise argparse.ArgumentTypeError(said)
+        return value
+
+    return read
 
 
-def _milliseconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError("must be more than 0 ms, e.g. 500")
-    return value
-
-
-def _watts(text: str) -> float:
-    value = float(text)
-    if not 1 <= value < 1e6:
-        raise argparse.ArgumentTypeError("must be watts, e.g. 850")
-    return value
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 < value <= 1:
-        raise argparse.ArgumentTypeError("must be above 0 and at most 1, e.g. 0.25")
-    return value
+_price = number(lambda v: 0 <= v < float("inf"), "must be a price, e.g. 0.30")
+_milliseconds = number(lambda v: 0 < v < float("inf"), "must be more than 0 ms, e.g. 500")
+_watts = number(lambda v: 1 <= v < 1e6, "must be watts, e.g. 850")
+_share = number(lambda v: 0 < v <= 1, "must be above 0 and at most 1, e.g. 0.25")
 
 
 def positive(text: str) -> int:
