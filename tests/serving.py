@@ -15,7 +15,7 @@ import aiohttp
 from demo_files import smollm2
 from terazi.errors import EngineError
 from terazi.gateway.app import create_app
-from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, find_backend
+from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, Served, find_served
 from terazi.gateway.server import Gateway
 from terazi.supervisor.process import free_port
 
@@ -116,10 +116,12 @@ def real_engine(*flags: str) -> EngineProcess:
 
 
 class StubBackend:
-    """A backend whose state the test sets."""
+    """A backend whose state the test sets, and the model of which it is the only one."""
 
     def __init__(self, port: int, *, card: ModelCard = CARD, state: str = READY) -> None:
         self.card = card
+        self.replica = card.id
+        self.engines: tuple[Backend, ...] = (self,)
         self.base_url = f"http://127.0.0.1:{port}"
         self.api_key = ENGINE_KEY
         self.state = state
@@ -154,15 +156,15 @@ class StubBackend:
 class StubDirectory:
     """A directory over given backends."""
 
-    held: list[Backend]
+    held: list[Served]
 
-    def backends(self) -> tuple[Backend, ...]:
+    def served(self) -> tuple[Served, ...]:
         """All of them."""
         return tuple(self.held)
 
-    def find(self, name: str) -> Backend | None:
+    def find(self, name: str) -> Served | None:
         """By the house's rule."""
-        return find_backend(self.held, name)
+        return find_served(self.held, name)
 
 
 @asynccontextmanager
@@ -177,7 +179,7 @@ async def running(engine: EngineProcess) -> AsyncIterator[EngineProcess]:
 
 @asynccontextmanager
 async def gateway_over(
-    *backends: Backend,
+    *backends: Served,
     api_key: str | None = None,
     control: Control | None = None,
     control_token: str | None = None,

@@ -1,7 +1,8 @@
 """What the gateway needs from the rest of the program, as Protocols that the composition root fulfils.
 
-A ``ModelCard`` says what a model is, a ``Backend`` is one engine that serves one, a ``Directory`` holds
-the backends, and ``Control`` is what ``terazi ps``, ``stop`` and ``logs`` ask for.
+A ``ModelCard`` says what a model is, ``Served`` is a model that requests may name, loaded or not, a ``Backend`` is
+one engine that serves one (a replica), a ``Directory`` holds them, and ``Control`` is what ``terazi ps``, ``stop``
+and ``logs`` ask for.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -60,7 +61,12 @@ class HeldMemory:
 
 
 class Backend(Protocol):
-    """One engine that serves one model."""
+    """One engine that serves one model: a replica of it."""
+
+    @property
+    def replica(self) -> str:
+        """Its name, unique in the service: the dispatcher's ``replica``, the keeper's ``unit``."""
+        ...
 
     @property
     def card(self) -> ModelCard:
@@ -105,18 +111,34 @@ class Backend(Protocol):
         ...
 
 
-B = TypeVar("B", bound=Backend)
+class Served(Protocol):
+    """A model that requests may name, whether an engine has it in memory now or not."""
+
+    @property
+    def card(self) -> ModelCard:
+        """What it is."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """That of its readiest engine; ``cold`` if none of them runs."""
+        ...
+
+    @property
+    def engines(self) -> tuple[Backend, ...]:
+        """Its replicas, running or not; at least one."""
+        ...
 
 
 class Directory(Protocol):
-    """All backends."""
+    """All models."""
 
-    def backends(self) -> tuple[Backend, ...]:
+    def served(self) -> tuple[Served, ...]:
         """Each of them, in the order in which they are listed."""
         ...
 
-    def find(self, name: str) -> Backend | None:
-        """The backend that a client means by *name*; ``find_backend`` has the rule."""
+    def find(self, name: str) -> Served | None:
+        """The model that a client means by *name*; ``find_served`` has the rule."""
         ...
 
 
@@ -148,19 +170,22 @@ class Control(Protocol):
         ...
 
 
-def find_backend(backends: Iterable[B], name: str) -> B | None:
-    """The backend whose id or alias is *name*; ``:latest`` may be there or missing, as Ollama has it.
+S = TypeVar("S", bound=Served)
+
+
+def find_served(served: Iterable[S], name: str) -> S | None:
+    """The model whose id or alias is *name*; ``:latest`` may be there or missing, as Ollama has it.
 
     An exact id wins over an exact alias, and both over a match that needs ``:latest``.
     """
-    known = tuple(backends)
+    known = tuple(served)
     for wanted in (name, bare_name(name), f"{name}:latest"):
-        for backend in known:
-            if backend.card.id == wanted:
-                return backend
-        for backend in known:
-            if wanted in backend.card.aliases:
-                return backend
+        for model in known:
+            if model.card.id == wanted:
+                return model
+        for model in known:
+            if wanted in model.card.aliases:
+                return model
     return None
 
 

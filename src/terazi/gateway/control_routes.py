@@ -30,7 +30,7 @@ class HealthRoutes:
 
     async def health(self, _request: web.Request, _tab: Tab) -> web.Response:
         """200 when at least one model answers, 503 while none does; the state of each."""
-        models = {backend.card.id: backend.state for backend in self._desk.directory.backends()}
+        models = {model.card.id: model.state for model in self._desk.directory.served()}
         draining = self._desk.traffic.draining
         ready = READY in models.values() and not draining
         status = "draining" if draining else "ok" if ready else "unavailable"

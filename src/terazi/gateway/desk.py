@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from terazi.gateway.access import host_allowed, origin_allowed, presented_key, same_secret
-from terazi.gateway.backend import Backend, Directory
+from terazi.gateway.backend import Directory, Served
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
@@ -128,8 +128,8 @@ class Desk:
         except web.RequestPayloadError as problem:
             raise WireError(bad_request("the body can't be decoded as its headers say")) from problem
 
-    def find(self, name: str | None, tab: Tab) -> Backend:
-        """The backend for *name*; without a name the only one there is.
+    def find(self, name: str | None, tab: Tab) -> Served:
+        """The model for *name*; without a name the only one there is.
 
         Raises:
             WireError: 404, or 400 if a name is needed.
@@ -137,12 +137,12 @@ class Desk:
         if name:
             found = self.directory.find(name)
         else:
-            known = self.directory.backends()
+            known = self.directory.served()
             if len(known) > 1:
                 raise WireError(bad_request("'model' is missing"))
             found = known[0] if known else None
         if found is None:
-            raise WireError(unknown_model(name or "", [b.card.id for b in self.directory.backends()]))
+            raise WireError(unknown_model(name or "", [m.card.id for m in self.directory.served()]))
         tab.model = found.card.id
         return found
 

@@ -64,8 +64,8 @@ class _Engines(Collector):
             "terazi_engine_state", "1 for the lifecycle state that the engine is in.", labels=["model", "state"]
         )
         in_flight = GaugeMetricFamily("terazi_in_flight", "Requests in flight.", labels=["model"])
-        for backend in self._directory.backends():
-            state.add_metric([backend.card.id, backend.state], 1)
-            in_flight.add_metric([backend.card.id], backend.in_flight)
+        for model in self._directory.served():
+            state.add_metric([model.card.id, model.state], 1)
+            in_flight.add_metric([model.card.id], sum(engine.in_flight for engine in model.engines))
         yield state
         yield in_flight

@@ -75,11 +75,13 @@ class OllamaRoutes:
 
     async def tags(self, _request: web.Request, _tab: Tab) -> web.Response:
         """What is there."""
-        return json_response(ollama.tags([backend.card for backend in self._desk.directory.backends()]))
+        return json_response(ollama.tags([model.card for model in self._desk.directory.served()]))
 
     async def ps(self, _request: web.Request, _tab: Tab) -> web.Response:
         """What is loaded."""
-        return json_response(ollama.ps([b for b in self._desk.directory.backends() if b.state == READY]))
+        return json_response(
+            ollama.ps([e for model in self._desk.directory.served() for e in model.engines if e.state == READY])
+        )
 
     async def show(self, request: web.Request, tab: Tab) -> web.Response:
         """Everything about one model."""
@@ -96,21 +98,21 @@ class OllamaRoutes:
     async def chat(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """``POST /api/chat``."""
         body = read_body(ChatBody, await self._desk.read_body(request))
-        backend = self._desk.find(body.model, tab)
+        backend = self._desk.find(body.model, tab).engines[0]
         call = chat_call(body, model=backend.card.id)
         return await self._converse(request, tab, backend, call, body.model)
 
     async def generate(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """``POST /api/generate``."""
         body = read_body(GenerateBody, await self._desk.read_body(request))
-        backend = self._desk.find(body.model, tab)
+        backend = self._desk.find(body.model, tab).engines[0]
         call = generate_call(body, model=backend.card.id)
         return await self._converse(request, tab, backend, call, body.model)
 
     async def embed(self, request: web.Request, tab: Tab) -> web.Response:
         """``POST /api/embed``."""
         body = read_body(EmbedBody, await self._desk.read_body(request))
-        backend = self._desk.find(body.model, tab)
+        backend = self._desk.find(body.model, tab).engines[0]
         started = time.perf_counter_ns()
         call = embed_call(body.input, model=backend.card.id, dimensions=body.dimensions)
         answer, load_ns = await self._embed(backend, call, tab)
@@ -121,7 +123,7 @@ class OllamaRoutes:
     async def embeddings(self, request: web.Request, tab: Tab) -> web.Response:
         """``POST /api/embeddings``."""
         body = read_body(EmbeddingsBody, await self._desk.read_body(request))
-        backend = self._desk.find(body.model, tab)
+        backend = self._desk.find(body.model, tab).engines[0]
         answer, _ = await self._embed(backend, embed_call(body.prompt, model=backend.card.id), tab)
         vectors = embeddings(answer) if answer else []
         return json_response({"embedding": vectors[0] if vectors else []})

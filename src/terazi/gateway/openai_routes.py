@@ -41,22 +41,22 @@ class OpenAiRoutes:
 
     async def models(self, _request: web.Request, _tab: Tab) -> web.Response:
         """What is served."""
-        return json_response(model_list([backend.card for backend in self._desk.directory.backends()]))
+        return json_response(model_list([model.card for model in self._desk.directory.served()]))
 
     async def model(self, request: web.Request, _tab: Tab) -> web.Response:
         """One of them; ids hold slashes."""
         name = request.match_info["id"]
-        backend = self._desk.directory.find(name)
-        if backend is None:
-            raise WireError(unknown_model(name, [b.card.id for b in self._desk.directory.backends()]))
-        return json_response(model_entry(backend.card))
+        found = self._desk.directory.find(name)
+        if found is None:
+            raise WireError(unknown_model(name, [m.card.id for m in self._desk.directory.served()]))
+        return json_response(model_entry(found.card))
 
     async def forward(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """Send the request on and pass the answer back."""
         desk = self._desk
         body = await desk.read_body(request)
         envelope = read_envelope(body)
-        backend = desk.find(envelope.model, tab)
+        backend = desk.find(envelope.model, tab).engines[0]
         kind = request.headers.get("Content-Type", "application/json")
         with desk.traffic.entering(), backend.tracking():
             exchange = desk.upstream.exchange(

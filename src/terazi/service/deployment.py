@@ -35,7 +35,7 @@ _UNNAMEABLE = re.compile(r"[,\s-]*[,\s][,\s-]*")
 
 
 class Deployment:
-    """Implements the gateway's ``Backend``."""
+    """Implements the gateway's ``Backend``, and its ``Served``."""
 
     def __init__(
         self,
@@ -77,6 +77,16 @@ class Deployment:
             in_flight=lambda: self._in_flight,
             on_change=lambda state: on_ready(self) if state.phase is Phase.READY else None,
         )
+
+    @property
+    def replica(self) -> str:
+        """The model's id: there is one engine for each."""
+        return self.card.id
+
+    @property
+    def engines(self) -> tuple["Deployment", ...]:
+        """Itself."""
+        return (self,)
 
     @property
     def base_url(self) -> str:

@@ -17,7 +17,7 @@ from terazi.engines.llama_cpp.binary import Binary, ListedDevice
 from terazi.errors import RefusedError, UsageError
 from terazi.gateway.access import check_exposure
 from terazi.gateway.app import create_app
-from terazi.gateway.backend import find_backend
+from terazi.gateway.backend import find_served
 from terazi.gateway.server import Gateway
 from terazi.hardware.probe import load_catalogue, read_process_memory
 from terazi.memory.llama_cpp.settings import BUILD
@@ -119,13 +119,13 @@ class Service:
 
     # ---- Directory
 
-    def backends(self) -> tuple[Deployment, ...]:
+    def served(self) -> tuple[Deployment, ...]:
         """All deployments, in the order in which they were asked for."""
         return tuple(self._deployments)
 
     def find(self, name: str) -> Deployment | None:
         """By id or alias; Ollama's ``:latest`` is the same model."""
-        return find_backend(self._deployments, name)
+        return find_served(self._deployments, name)
 
     # ---- Control
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from serving import CARD, StubBackend
-from terazi.gateway.backend import find_backend
+from terazi.gateway.backend import find_served
 
 
 def named(id_: str, *aliases: str) -> StubBackend:
@@ -30,12 +30,12 @@ def named(id_: str, *aliases: str) -> StubBackend:
 )
 def test_find(name: str, found: str | None) -> None:
     backends = [named("org/a-7b", "a"), named("b:8b"), named("c:latest")]
-    backend = find_backend(backends, name)
+    backend = find_served(backends, name)
     assert (backend.card.id if backend else None) == found
 
 
 def test_an_id_wins_over_an_alias() -> None:
     backends = [named("x", "y"), named("y")]
-    found = find_backend(backends, "y")
+    found = find_served(backends, "y")
     assert found is not None
     assert found.card.id == "y"
