@@ -1,7 +1,7 @@
 """What is told of a call when it is over: once, by the broker, to whoever counts, logs, traces and bills.
 
-Nothing here is on the way of a streamed event. An ``Outcome`` holds moments and a few bytes of the answer's two ends;
-whoever wants tokens reads them out of those bytes, once, after the client has been served.
+Nothing here is on the way of a streamed event. An ``Outcome`` holds moments and a few bytes of both ends of the
+answer; whoever wants tokens reads them out of those bytes, once, after the client has been served.
 """
 
 from collections.abc import Iterable
