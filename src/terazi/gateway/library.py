@@ -1,4 +1,4 @@
-"""The models that the service fetched or was given while it ran, as the Ollama API's pull, copy and delete see them.
+"""Models that the service fetched or was given while it ran, as the Ollama API's pull, copy and delete see them.
 
 A ``Library`` is fulfilled by the composition root. It holds files and names; what is served, and in memory, is the
 directory's and the keeper's business: whoever fulfils it tells them.
