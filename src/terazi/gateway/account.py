@@ -1,15 +1,20 @@
 """What is told of a call when it is over: once, by the broker, to whoever counts, logs, traces and bills.
 
 Nothing here is on the way of a streamed event. An ``Outcome`` holds moments and a few bytes of both ends of the
-answer; whoever wants tokens reads them out of those bytes, once, after the client has been served.
+answer; the ``Bookkeeper`` reads the tokens out of those bytes, once, after the client has been served, and shows
+the finished ``Entry`` to each of its readers.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from terazi.gateway.call import Call
+from terazi.gateway.wire.usage import Usage, read_usage
 from terazi.policy.dispatch_messages import Why
+
+_log = logging.getLogger(__name__)
 
 #: The status of a call whose client left before its answer was complete, as nginx writes it.
 CLIENT_GONE: Final = 499
@@ -61,11 +66,6 @@ class Outcome:
     head: bytes = b""
     tail: bytes = b""
 
-    @property
-    def client_gone(self) -> bool:
-        """Whether the client left before the end."""
-        return self.status == CLIENT_GONE
-
 
 class Account(Protocol):
     """Is told of each call's end. It returns at once and raises nothing."""
@@ -75,13 +75,70 @@ class Account(Protocol):
         ...
 
 
-class Accounts:
-    """Several as one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """All that is known of one call that is over; what each figure is, stands at its property."""
 
-    def __init__(self, accounts: Iterable[Account] = ()) -> None:
-        self._accounts = tuple(accounts)
+    call: Call
+    outcome: Outcome
+    usage: Usage
+
+    @property
+    def client_gone(self) -> bool:
+        """Whether the client left before the end."""
+        return self.outcome.status == CLIENT_GONE
+
+    @property
+    def replica(self) -> str | None:
+        """The engine that had it last; None if it never had one."""
+        attempts = self.outcome.attempts
+        return attempts[-1].replica if attempts else None
+
+    @property
+    def queued_s(self) -> float:
+        """From its arrival until an engine got it, or until it was over."""
+        attempts = self.outcome.attempts
+        return max(0.0, (attempts[0].began if attempts else self.outcome.ended) - self.call.arrived)
+
+    @property
+    def ttft_s(self) -> float | None:
+        """From its arrival to the first byte of its answer; None if there was none."""
+        began = self.outcome.began
+        return None if began is None else max(0.0, began - self.call.arrived)
+
+    @property
+    def total_s(self) -> float:
+        """From its arrival until it was over."""
+        return max(0.0, self.outcome.ended - self.call.arrived)
+
+    @property
+    def time_per_output_token_s(self) -> float | None:
+        """The mean time between its tokens as the client saw them; None if it wasn't streamed, or had one only."""
+        began, tokens = self.outcome.began, self.usage.output_tokens
+        if began is None or not self.call.stream or tokens is None or tokens < 2:
+            return None
+        return max(0.0, self.outcome.ended - began) / (tokens - 1)
+
+
+class Reader(Protocol):
+    """Is shown each entry."""
+
+    def noted(self, entry: Entry) -> None:
+        """*entry* was closed."""
+        ...
+
+
+class Bookkeeper:
+    """The ``Account`` of a service. A reader that fails is logged, and costs nobody else anything."""
+
+    def __init__(self, readers: Iterable[Reader]) -> None:
+        self._readers = tuple(readers)
 
     def closed(self, call: Call, outcome: Outcome) -> None:
-        """Tell each of them."""
-        for account in self._accounts:
-            account.closed(call, outcome)
+        """Read its tokens and show it to each reader."""
+        entry = Entry(call=call, outcome=outcome, usage=read_usage(outcome.head, outcome.tail))
+        for reader in self._readers:
+            try:
+                reader.noted(entry)
+            except Exception:
+                _log.exception("an account of request %s failed", call.id)

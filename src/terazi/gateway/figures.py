@@ -1,7 +1,7 @@
 """Figures that others keep, and that are read only when somebody scrapes: their names, and the noun for one.
 
-Whoever has some (queues, the keeper of models, the guard) is a ``Source``: a function without arguments that says them
-all. The names behind ``terazi_`` are those of vLLM's metrics where it has the same thing.
+Whoever has some (queues, the keeper of models, the guard) is a ``Source``: a function without arguments that says
+them all. The names behind ``terazi_`` are those of vLLM's metrics where it has the same thing.
 """
 
 from collections.abc import Callable, Iterable
@@ -36,7 +36,10 @@ class Family(Enum):
         "kv_tokens_promised",
         _About(Kind.GAUGE, "KV tokens promised to the requests in a replica.", ("model", "replica")),
     )
-    KV_CAPACITY = ("kv_tokens_capacity", _About(Kind.GAUGE, "KV tokens that a replica holds.", ("model", "replica")))
+    KV_CAPACITY = (
+        "kv_tokens_capacity",
+        _About(Kind.GAUGE, "KV tokens that a replica has.", ("model", "replica")),
+    )
     LOADS = ("model_loads", _About(Kind.COUNTER, "Loads of a model, by how they ended.", ("model", "result")))
     LOAD_SECONDS = ("model_load_seconds", _About(Kind.GAUGE, "How long the last load took.", ("model",)))
     EVICTIONS = ("model_evictions", _About(Kind.COUNTER, "Models unloaded, by why.", ("model", "reason")))

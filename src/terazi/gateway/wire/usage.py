@@ -1,8 +1,8 @@
 """How many tokens an answer took, read once out of its two ends when it is over.
 
 llama-server (b11434, ``server-task.cpp``) writes ``usage`` into whole answers, after ``choices`` but before an
-embedding's ``data``, and into the last event of a stream whose client asked for it; ``timings`` come in the last event
-of every stream, asked for or not. So the client's stream is never touched for the sake of counting.
+embedding's ``data``, and into the last event of a stream whose client asked for it; ``timings`` come in the last
+event of every stream, asked for or not. So the client's stream is never touched for the sake of counting.
 """
 
 import json
