@@ -4,13 +4,17 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from terazi.gateway.access import host_allowed, origin_allowed, presented_key, same_secret
+from terazi.gateway.answer import Answer
 from terazi.gateway.backend import Directory, Served
+from terazi.gateway.broker import Broker
+from terazi.gateway.call import Call
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
@@ -48,6 +52,7 @@ class Desk:
 
     directory: Directory
     upstream: Upstream
+    broker: Broker
     traffic: Traffic
     metrics: Metrics
     api_key: str | None
@@ -109,6 +114,21 @@ class Desk:
         if origin is not None and not origin_allowed(origin, self.allowed_origins):
             message = f"pages of '{origin}' may not use this service"
             raise WireError(Fault(status=403, message=message, kind="permission_error"))
+
+    @asynccontextmanager
+    async def converse(self, call: Call) -> AsyncIterator[Answer]:
+        """The answer to *call*, for handlers that translate it. To leave early is to drop it: the engine is freed.
+
+        Whatever goes wrong is raised by the answer, as ``WireError``.
+        """
+        answer = Answer()
+        task = asyncio.create_task(self.broker.answer(call, answer))
+        task.add_done_callback(answer.abandoned)
+        try:
+            yield answer
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
 
     def _client_left(self, api: Api, tab: Tab) -> None:
         self.metrics.disconnects.inc()
