@@ -10,10 +10,11 @@ from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.links import Links
 from terazi.gateway.metrics import Metrics
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
-from terazi.gateway.passing import PassingSeats, PlainLinks
+from terazi.gateway.passing import PassingSeats
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
 from terazi.gateway.wire.errors import Fault, WireError, api_of
@@ -44,7 +45,7 @@ def create_app(
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
     """
     metrics = Metrics(directory)
-    traffic, links = Traffic(), PlainLinks()
+    traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
     desk = Desk(
         directory=directory,
         broker=Broker(PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
@@ -58,7 +59,11 @@ def create_app(
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk
     app.cleanup_ctx.append(_upstream_life)
-    app.on_cleanup.append(lambda _: links.close())
+
+    async def close_links(_: web.Application) -> None:
+        links.close()
+
+    app.on_cleanup.append(close_links)
     app.on_response_prepare.append(_add_cors)
     OpenAiRoutes(desk).add_to(app)
     OllamaRoutes(desk).add_to(app)
