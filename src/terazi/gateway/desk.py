@@ -27,6 +27,7 @@ from terazi.gateway.wire.errors import (
     render_headers,
     server_error,
     shutting_down,
+    status_of,
     too_large,
     unauthorised,
     unknown_model,
@@ -190,7 +191,10 @@ def json_response(body: object, *, status: int = 200) -> web.Response:
 def fault_response(api: Api, fault: Fault) -> web.Response:
     """*fault* in the shape of *api*."""
     return web.Response(
-        body=render(api, fault), status=fault.status, content_type="application/json", headers=render_headers(fault)
+        body=render(api, fault),
+        status=status_of(api, fault),
+        content_type="application/json",
+        headers=render_headers(fault),
     )
 
 
