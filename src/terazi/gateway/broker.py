@@ -54,7 +54,9 @@ from terazi.policy.resume import (
 _log = logging.getLogger(__name__)
 
 #: How long engines may be out of reach, or say that they are loading, although they are said to be ready.
-_UNREACHED_S: Final = 60.0
+_UNREACHED_S: Final = 5.0
+#: So many times as patient once the client has a part of its answer.
+_BEGUN_PATIENCE: Final = 12
 _LONGEST_PAUSE_S: Final = 1.0
 _TOKENIZE_S: Final = 10.0
 
@@ -85,7 +87,8 @@ class Broker:
         journal: what was accepted and sent; one that keeps nothing on disk if None.
         account: is told of each call's end.
         heartbeat_s: a stream that was silent for so long, or for twice as long at most, says that it is alive.
-        unreached_s: how long an engine that is said to be ready may be out of reach before its calls are given up.
+        unreached_s: how long an engine that is said to be ready may be out of reach before its calls are given up;
+            those that wait for an engine which isn't said to be ready wait as long as their queue lets them.
     """
 
     def __init__(
@@ -234,7 +237,8 @@ class Broker:
             self._settle_early(run)
         else:
             run.unreached_since = run.unreached_since or now
-            if now - run.unreached_since >= self._unreached_s:
+            patience_s = self._unreached_s * (_BEGUN_PATIENCE if relay.begun else 1)
+            if now - run.unreached_since >= patience_s:
                 raise WireError(engine_cut(result.reason) if relay.begun else engine_down(result.reason))
         relay.waiting = "the engine broke off; waiting for it, or for another"
         if result.ending is not Ending.STARTING:

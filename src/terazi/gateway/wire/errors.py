@@ -194,7 +194,7 @@ def deadline_passed(deadline_s: float | None) -> Fault:
 
 
 def server_error() -> Fault:
-    """500: a mistake of ours."""
+    """500: our own mistake, which the log has more about."""
     return Fault(status=500, message="an error inside the gateway; its log has more", kind="server_error")
 
 

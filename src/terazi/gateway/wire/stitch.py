@@ -151,7 +151,7 @@ class Stitcher:
         return {**usage, "prompt_tokens": prompt - spent, "completion_tokens": written + spent}
 
     def _stretched(self, timings: dict[str, Any]) -> dict[str, Any]:
-        """llama-server's timings for the whole answer; the first part is taken to have gone at the second's pace."""
+        """llama-server's timings for the whole answer, the first part at the second's pace."""
         written, took_ms = timings.get("predicted_n"), timings.get("predicted_ms")
         cached, read = timings.get("cache_n"), timings.get("prompt_n")
         if not (isinstance(written, int) and isinstance(took_ms, int | float) and isinstance(read, int)):
