@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from terazi.engines.base import LaunchSpec
 from terazi.supervisor.group import end_group, make_group
@@ -95,10 +96,10 @@ class EngineProcess(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The process is there."""
-        assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101 - asyncio's contract, for the types
-        self._transport = transport
-        self.pid = transport.get_pid() or 0
-        pipe = transport.get_pipe_transport(1)
+        process = cast(asyncio.SubprocessTransport, transport)  # uvloop's own doesn't derive from it
+        self._transport = process
+        self.pid = process.get_pid() or 0
+        pipe = process.get_pipe_transport(1)
         file = pipe.get_extra_info("pipe") if pipe is not None else None
         if file is not None and sys.platform == "linux":
             import fcntl
