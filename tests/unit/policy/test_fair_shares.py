@@ -97,7 +97,7 @@ def test_higher_priority_goes_first_and_a_lower_one_is_never_stranded() -> None:
     world.run(400, count_from_s=20)
     told = world.told
     assert told["urgent"].tokens > 0.9 * sum(t.tokens for t in told.values()) - 100 * 2 * 400 / 20
-    # one of each lower band in every 20 s and what it takes until a slot is free; none waits for more than those before
+    # one of each lower band in every 20 s, and what it takes until a slot is free
     for name, open_ in (("normal", 20), ("batch", 5)):
         assert len(told[name].took) >= 380 / 21.0 - 1
         assert max(told[name].took) <= open_ * 21.0 + 1.0
