@@ -7,11 +7,13 @@ from aiohttp import web
 
 from terazi.gateway.access import origin_allowed
 from terazi.gateway.backend import Control, Directory
+from terazi.gateway.broker import Broker
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
 from terazi.gateway.metrics import Metrics
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
+from terazi.gateway.passing import PassingSeats, PlainLinks
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
 from terazi.gateway.wire.errors import Fault, WireError, api_of
@@ -42,10 +44,12 @@ def create_app(
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
     """
     metrics = Metrics(directory)
+    traffic, links = Traffic(), PlainLinks()
     desk = Desk(
         directory=directory,
+        broker=Broker(PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
-        traffic=Traffic(),
+        traffic=traffic,
         metrics=metrics,
         api_key=api_key or None,
         allowed_origins=frozenset(allowed_origins),
@@ -54,6 +58,7 @@ def create_app(
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk
     app.cleanup_ctx.append(_upstream_life)
+    app.on_cleanup.append(lambda _: links.close())
     app.on_response_prepare.append(_add_cors)
     OpenAiRoutes(desk).add_to(app)
     OllamaRoutes(desk).add_to(app)

@@ -4,13 +4,17 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
 from terazi.gateway.access import host_allowed, origin_allowed, presented_key, same_secret
+from terazi.gateway.answer import Answer
 from terazi.gateway.backend import Directory, Served
+from terazi.gateway.broker import Broker
+from terazi.gateway.call import Call
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
@@ -22,6 +26,7 @@ from terazi.gateway.wire.errors import (
     render,
     render_headers,
     shutting_down,
+    status_of,
     too_large,
     unauthorised,
     unknown_model,
@@ -48,6 +53,7 @@ class Desk:
 
     directory: Directory
     upstream: Upstream
+    broker: Broker
     traffic: Traffic
     metrics: Metrics
     api_key: str | None
@@ -110,6 +116,21 @@ class Desk:
             message = f"pages of '{origin}' may not use this service"
             raise WireError(Fault(status=403, message=message, kind="permission_error"))
 
+    @asynccontextmanager
+    async def converse(self, call: Call) -> AsyncIterator[Answer]:
+        """The answer to *call*, for handlers that translate it. To leave early is to drop it: the engine is freed.
+
+        Whatever goes wrong is raised by the answer, as ``WireError``.
+        """
+        answer = Answer()
+        task = asyncio.create_task(self.broker.answer(call, answer))
+        task.add_done_callback(answer.abandoned)
+        try:
+            yield answer
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
+
     def _client_left(self, api: Api, tab: Tab) -> None:
         self.metrics.disconnects.inc()
         self.metrics.requests.labels(api, tab.model, CLIENT_GONE).inc()
@@ -159,7 +180,10 @@ def json_response(body: object, *, status: int = 200) -> web.Response:
 def fault_response(api: Api, fault: Fault) -> web.Response:
     """*fault* in the shape of *api*."""
     return web.Response(
-        body=render(api, fault), status=fault.status, content_type="application/json", headers=render_headers(fault)
+        body=render(api, fault),
+        status=status_of(api, fault),
+        content_type="application/json",
+        headers=render_headers(fault),
     )
 
 
