@@ -31,8 +31,8 @@ class Limits:
         imbalance: how much busier a replica with a cached prefix may be, as a share of its slots.
     """
 
-    max_queued: int = 1024
-    max_queued_each: int = 512
+    max_queued: int = 512
+    max_queued_each: int = 256
     rate_wait_s: float = 10.0
     aging_s: float = 30.0
     pass_s: float = 5.0

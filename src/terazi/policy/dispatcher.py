@@ -87,6 +87,16 @@ class Dispatcher:
         line = self._lines.get(model)
         return len(line.queue.waiting) if line is not None else 0
 
+    def largest(self, model: str) -> int | None:
+        """KV tokens that one request for *model* may hold; None if that isn't known."""
+        line = self._lines.get(model)
+        return line.largest() if line is not None else None
+
+    def has_choice(self, model: str) -> bool:
+        """Whether *model* has more replicas than one."""
+        line = self._lines.get(model)
+        return line is not None and len(line.replicas) > 1
+
     # --- events
 
     def step(self, event: Event, now: float) -> list[Command]:
