@@ -8,6 +8,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from terazi.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
@@ -58,6 +60,14 @@ class NewModel:
     messages: tuple[Mapping[str, object], ...] = ()
 
 
+class NoSuchModelError(UsageError):
+    """There is no model of that name."""
+
+
+class ForeignModelError(UsageError):
+    """It is not the library's: it stands in the configuration or on the command line."""
+
+
 class Library(Protocol):
     """All of it. Errors are ``TeraziError``: ``UsageError`` for wrong questions, ``ServiceError`` for no room."""
 
@@ -74,13 +84,17 @@ class Library(Protocol):
         """Forget *name*; the last name of a pulled file takes the file along, once the model is idle.
 
         Raises:
-            UsageError: there is no such model.
-            PermissionError: it is not the library's: it stands in the configuration or on the command line.
+            NoSuchModelError, ForeignModelError
         """
         ...
 
     async def copy(self, source: str, destination: str) -> None:
-        """Let *destination* be a further name of *source*."""
+        """Let *destination* be a further name of *source*.
+
+        Raises:
+            NoSuchModelError
+            UsageError: *destination* is the name of something else.
+        """
         ...
 
     async def create(self, wanted: NewModel) -> None:
