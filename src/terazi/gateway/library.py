@@ -4,7 +4,7 @@ A ``Library`` is fulfilled by the composition root. It holds files and names; wh
 directory's and the keeper's business: whoever fulfils it tells them.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -71,7 +71,7 @@ class ForeignModelError(UsageError):
 class Library(Protocol):
     """All of it. Errors are ``TeraziError``: ``UsageError`` for wrong questions, ``ServiceError`` for no room."""
 
-    def pull(self, name: str, *, local: bool) -> AsyncIterator[Progress]:
+    def pull(self, name: str, *, local: bool) -> AsyncGenerator[Progress]:
         """Fetch and serve *name*; two who pull the same share one download, which ends when the last one leaves.
 
         Args:

@@ -1,7 +1,8 @@
 """Ollama's endpoints that change what is served: pull, delete, copy, create and the files that create is given."""
 
 import re
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import aclosing
 from typing import Final, TypeVar
 
 from aiohttp import web
@@ -56,7 +57,7 @@ class OllamaLibraryRoutes:
         wanted = _new_model(body)
         return await self._tell(request, tab, self._create(wanted), stream=body.stream is not False)
 
-    async def _create(self, wanted: NewModel) -> AsyncIterator[Progress]:
+    async def _create(self, wanted: NewModel) -> AsyncGenerator[Progress]:
         yield Progress(status="reading model metadata")
         await self._library.create(wanted)
         yield Progress(status="writing manifest")
@@ -91,18 +92,19 @@ class OllamaLibraryRoutes:
         return web.Response(status=201)
 
     async def _tell(
-        self, request: web.Request, tab: Tab, steps: AsyncIterator[Progress], *, stream: bool
+        self, request: web.Request, tab: Tab, steps: AsyncGenerator[Progress], *, stream: bool
     ) -> web.StreamResponse:
         """Each step as a line. What goes wrong before the first is a status, and after it the last line."""
         response = stream_response(200, NDJSON)
         try:
-            async for step in steps:
-                if not stream:
-                    continue
-                if not tab.prepared:
-                    await response.prepare(request)
-                    tab.prepared = True
-                await response.write(ollama.progress_line(step))
+            async with aclosing(steps):  # a client that leaves shall be gone at once: others may follow a pull too
+                async for step in steps:
+                    if not stream:
+                        continue
+                    if not tab.prepared:
+                        await response.prepare(request)
+                        tab.prepared = True
+                    await response.write(ollama.progress_line(step))
         except TeraziError as error:
             fault = _fault(error)
             if not tab.prepared:
