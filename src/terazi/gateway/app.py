@@ -11,8 +11,10 @@ from terazi.gateway.broker import Broker
 from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.library import Library
 from terazi.gateway.links import Links
 from terazi.gateway.metrics import Metrics
+from terazi.gateway.ollama_library_routes import OllamaLibraryRoutes
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
 from terazi.gateway.passing import PassingSeats
@@ -35,6 +37,7 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
+    library: Library | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -46,6 +49,7 @@ def create_app(
         max_body_bytes: larger requests get a 413.
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
+        library: of the models that clients fetch and make; None doesn't offer that.
     """
     metrics = Metrics(directory)
     traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
@@ -70,7 +74,8 @@ def create_app(
     app.on_cleanup.append(close_links)
     app.on_response_prepare.append(_add_cors)
     OpenAiRoutes(desk).add_to(app)
-    OllamaRoutes(desk).add_to(app)
+    OllamaRoutes(desk, library).add_to(app)
+    OllamaLibraryRoutes(desk, library).add_to(app)
     HealthRoutes(desk).add_to(app)
     if control is not None and control_token:
         ControlRoutes(desk, control, control_token).add_to(app)
