@@ -296,7 +296,7 @@ class EngineRunner:
             return
         self._process, self._started_at = process, loop.time()
         self._client = EngineClient(self._spec.base_url, self._spec.api_key)
-        record = write_record(self._run_dir, run_id, process.pid, self._spec.model_name)
+        record = write_record(self._run_dir, run_id, process.pid, self._spec.model_name, group=process.group or "")
         self._tell(ProcessSpawned(generation=generation, pid=process.pid))
         self._begin(self._look(generation, process.pid))
         self._exit = await process.gone
