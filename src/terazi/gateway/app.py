@@ -6,6 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from terazi.gateway.access import Keyring, origin_allowed
+from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
 from terazi.gateway.call import Caller
@@ -18,6 +19,7 @@ from terazi.gateway.ollama_library_routes import OllamaLibraryRoutes
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
 from terazi.gateway.passing import PassingSeats
+from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
 from terazi.gateway.wire.errors import Fault, WireError, api_of
@@ -74,12 +76,19 @@ def create_app(
     app.on_cleanup.append(close_links)
     app.on_response_prepare.append(_add_cors)
     OpenAiRoutes(desk).add_to(app)
+    AnthropicRoutes(desk).add_to(app)
+    ResponsesRoutes(desk).add_to(app)
     OllamaRoutes(desk, library).add_to(app)
     OllamaLibraryRoutes(desk, library).add_to(app)
     HealthRoutes(desk).add_to(app)
     if control is not None and control_token:
         ControlRoutes(desk, control, control_token).add_to(app)
-    for prefix in ("/v1/", "/api/", "/"):  # the router takes the longest prefix, whatever comes first here
+    for prefix in (
+        "/v1/messages/",
+        "/v1/",
+        "/api/",
+        "/",
+    ):  # the router takes the longest prefix, whatever comes first here
         path = prefix + "{path:.*}"
         app.router.add_route("OPTIONS", path, _preflight)
         app.router.add_route("*", path, desk.route(api_of(prefix), _not_found))
