@@ -51,6 +51,7 @@ class Call:
         deadline_s: seconds from its arrival after which it is given up; None is never.
         priority: added to the caller's.
         arrived: monotonic seconds of the event loop.
+        traceparent: the client's own trace (W3C Trace Context), as it sent it.
     """
 
     id: str
@@ -66,6 +67,7 @@ class Call:
     deadline_s: float | None = None
     priority: int = 0
     arrived: float
+    traceparent: str | None = None
 
 
 class Flow(Protocol):

@@ -129,6 +129,11 @@ class AdmissionResumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainBegan:
+    """The service ends: new and waiting requests are turned away, those in engines go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     """The time of a ``WakeAt`` has come."""
 
@@ -144,6 +149,7 @@ Event: TypeAlias = (
     | ModelOpened
     | AdmissionPaused
     | AdmissionResumed
+    | DrainBegan
     | Ticked
 )
 

@@ -5,6 +5,7 @@ import io
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import aiohttp
@@ -166,8 +167,10 @@ async def test_ollamas_small_answers() -> None:
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
 async def test_an_empty_request_waits_for_the_model(path: str) -> None:
-    backend = StubBackend(1, state="loading")
-    async with gateway_over(backend) as gateway, client_of(gateway) as client:
+    async with running(fake_engine()) as engine, AsyncExitStack() as stack:
+        backend = StubBackend(engine.port, state="loading")
+        gateway = await stack.enter_async_context(gateway_over(backend))
+        client = await stack.enter_async_context(client_of(gateway))
         asking = asyncio.create_task(client.post(path, json={"model": "demo", "keep_alive": "1h"}))
         await asyncio.sleep(0.05)
         assert not asking.done()
@@ -221,8 +224,8 @@ async def test_metrics_count_what_happened() -> None:
                 assert reply.status == 404
         async with client.get("/metrics") as reply:
             text = await reply.text()
-    assert f'terazi_requests_total{{api="openai",model="{CARD.id}",status="200"}} 1.0' in text
-    assert 'terazi_requests_total{api="ollama",model="none",status="404"} 2.0' in text
+    assert f'terazi_http_requests_total{{api="openai",model="{CARD.id}",status="200"}} 1.0' in text
+    assert 'terazi_http_requests_total{api="ollama",model="none",status="404"} 2.0' in text
     assert "made-up" not in text
     assert f'terazi_stream_bytes_total{{model="{CARD.id}"}} {float(sent)}' in text
     assert f'terazi_time_to_first_byte_seconds_count{{api="openai",model="{CARD.id}"}} 1.0' in text

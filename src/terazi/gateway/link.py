@@ -1,0 +1,219 @@
+"""One connection to an engine: bytes in, the parts of an answer out; ``gateway.links`` makes the rest of it."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+import httptools
+
+_HEAD_BYTES: Final = 64 << 10
+_HEADERS: Final = 200
+#: Stands where a parser was, so that no cycle is left for the garbage collector.
+_NOBODYS: Final = httptools.HttpResponseParser(object())
+
+
+class Listener(Protocol):
+    """Who has sent a request over a link; told of one answer, after which the link forgets it."""
+
+    over: bool
+
+    def began(self, status: int, content_type: str) -> None:
+        """The head is there."""
+        ...
+
+    def came(self, data: bytes) -> None:
+        """A part of the body is there."""
+        ...
+
+    def completed(self, *, reusable: bool) -> None:
+        """The answer is complete; *reusable*: another request may follow on the same connection."""
+        ...
+
+    def broke(self, reason: str, *, silent: bool) -> None:
+        """The connection is of no use any more; *silent*: no byte of an answer has come."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """A connection. What one read brings is told in at most one ``came``, and outside of the parser's callbacks."""
+
+    __slots__ = (
+        "_complete", "_content_type", "_excess", "_framed", "_head_bytes", "_headers", "_idle_timer", "_on_end",
+        "_parser", "_pieces", "_reusable", "_status", "_told", "_transport", "_wrong", "listener",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.listener: Listener | None = None
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._pieces: list[bytes] = []
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._on_end: Callable[[], None] | None = None
+        self._wrong = ""
+        self._excess = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._status = 0
+        self._content_type = "application/json"
+        self._framed = self._told = self._complete = self._reusable = False
+        self._head_bytes = self._headers = 0
+
+    # --- the owner's side -------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be written: nobody has heard of an end."""
+        return self._transport is not None and not self._transport.is_closing() and not self._excess
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def wait(self, longest_s: float, on_end: Callable[[], None]) -> None:
+        """Be idle for *longest_s* at most; *on_end* is called if it ends meanwhile."""
+        self._on_end = on_end
+        self._idle_timer = asyncio.get_running_loop().call_later(longest_s, self._idle_too_long)
+        self.go_on()  # its last reader may have left it paused; and an end must be heard
+
+    def stop_waiting(self) -> None:
+        """It is taken out of the pool."""
+        self._on_end = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def close(self) -> None:
+        """End it after what was written."""
+        self._ended()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it now."""
+        self._ended()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _idle_too_long(self) -> None:
+        self._idle_timer = None
+        self.close()
+
+    def _ended(self) -> None:
+        on_end = self._on_end
+        self.stop_waiting()
+        if on_end is not None:
+            on_end()
+
+    # --- the event loop's side --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio has it; both loops set TCP_NODELAY by themselves."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse it, then tell."""
+        listener = self.listener
+        if listener is None:  # nobody asked for anything
+            self._excess = True
+            self.abort()
+            return
+        if not self._told:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            # after a complete answer it is no matter of that answer
+            self._wrong = "" if self._complete else self._wrong or "its answer is no HTTP"
+            self._reusable = False
+        self._tell(listener)
+
+    def _tell(self, listener: Listener) -> None:
+        if not self._told:
+            if self._status and not self._wrong:
+                self._told = True
+                listener.began(self._status, self._content_type)
+            elif self._head_bytes > _HEAD_BYTES:
+                self._wrong = self._wrong or "the head of its answer is too large"
+        pieces = self._pieces
+        if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            if self._told and not listener.over:
+                listener.came(data)
+        if listener.over:
+            return
+        if self._wrong:
+            listener.broke(self._wrong, silent=False)
+        elif self._complete:
+            reusable = self._reusable and not self._excess
+            self._reset()
+            listener.completed(reusable=reusable)
+
+    def eof_received(self) -> None:
+        """The engine has ended its side; returning nothing closes ours, and ``connection_lost`` follows."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end: of an answer too, if that is how it is framed."""
+        listener, self.listener = self.listener, None
+        self._transport = None
+        self._parser = _NOBODYS
+        self._ended()
+        if listener is None or listener.over:
+            return
+        if self._told and not self._framed and exc is None:
+            listener.completed(reusable=False)
+            return
+        reason = str(exc) if exc else "the connection was closed"
+        listener.broke(reason, silent=self._head_bytes == 0)
+
+    # --- the parser's side ------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A second answer to one request makes the connection useless."""
+        if self._complete:
+            self._excess = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what matters."""
+        self._headers += 1
+        if self._headers > _HEADERS:
+            self._wrong = "the head of its answer is too large"
+            return
+        lower = name.lower()
+        if lower == b"content-type":
+            self._content_type = value.decode("latin-1")
+        elif lower in {b"content-length", b"transfer-encoding"}:
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        """A final head, or one of those that come before it."""
+        status = self._parser.get_status_code()
+        if status >= 200 and not self._excess:
+            self._status = status
+            self._framed = self._framed or status in {204, 304}
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a chunk."""
+        if not self._excess:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        """The framing says that this was all."""
+        if self._status and not self._excess:
+            self._complete = True
+            self._reusable = self._parser.should_keep_alive()
+        else:
+            self._framed = False
+            self._headers = 0
