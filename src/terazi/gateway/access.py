@@ -33,13 +33,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(host: str, api_key: str | None) -> None:
+def check_exposure(host: str, keyed: str | bool | None) -> None:  # noqa: FBT001 - a key itself says it, too
     """Refuse to serve other machines without a key.
 
     Raises:
-        UsageError: *host* is reachable from elsewhere and there is no *api_key*.
+        UsageError: *host* is reachable from elsewhere and there is no key.
     """
-    if not api_key and not is_loopback(host):
+    if not keyed and not is_loopback(host):
         shown = host or "all addresses"
         raise UsageError(
             f"serving on {shown} would let anybody on the network use the models",

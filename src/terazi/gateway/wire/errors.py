@@ -170,6 +170,11 @@ def engine_cut(reason: str = "the engine stopped before the answer was complete"
     return Fault(status=502, message=reason, kind="engine_error", code="engine_cut")
 
 
+def server_error() -> Fault:
+    """500: our own mistake, which the log has more about."""
+    return Fault(status=500, message="an error inside the gateway; its log has more", kind="server_error")
+
+
 def shutting_down() -> Fault:
     """503 while the service drains."""
     return Fault(
