@@ -113,10 +113,10 @@ def test_being_held_back_by_ones_own_limit_saves_nothing_up() -> None:
 
 
 def test_nobody_owes_for_what_kept_no_one_waiting() -> None:
-    """Ann has used an idle engine for a huge request. When Ben comes later, they share from then on."""
+    """Ann has used an idle engine for a huge request. When Ben comes later, and then she, they share."""
     sizes = iter([100_000])
     world = World(
-        Client("ann", 10, asks=lambda _: next(sizes, 100), rests_s=(1, 1100)), Client("ben", 10, begins_s=1100)
+        Client("ann", 10, asks=lambda _: next(sizes, 100), rests_s=(1, 1100)), Client("ben", 10, begins_s=1099)
     )
     world.clients["ann"].open = 1
     world.replica("m#1", slots=2)
