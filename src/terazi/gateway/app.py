@@ -19,6 +19,7 @@ from terazi.gateway.ollama_library_routes import OllamaLibraryRoutes
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
 from terazi.gateway.passing import PassingSeats
+from terazi.gateway.ports import Seats
 from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
@@ -39,6 +40,7 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
+    seats: Seats | None = None,
     library: Library | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
@@ -51,6 +53,7 @@ def create_app(
         max_body_bytes: larger requests get a 413.
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
+        seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         library: of the models that clients fetch and make; None doesn't offer that.
     """
     metrics = Metrics(directory)
@@ -58,7 +61,7 @@ def create_app(
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
+        broker=Broker(seats or PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,
