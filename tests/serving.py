@@ -16,6 +16,7 @@ from demo_files import smollm2
 from terazi.errors import EngineError
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, Served, find_served
+from terazi.gateway.library import Library
 from terazi.gateway.server import Gateway
 from terazi.supervisor.process import free_port
 
@@ -186,6 +187,7 @@ async def gateway_over(
     max_body_bytes: int = 1 << 20,
     allowed_origins: tuple[str, ...] = (),
     ready_wait_s: float = 10.0,
+    library: Library | None = None,
 ) -> AsyncIterator[Gateway]:
     """The gateway on a free port."""
     app = create_app(
@@ -196,6 +198,7 @@ async def gateway_over(
         max_body_bytes=max_body_bytes,
         allowed_origins=allowed_origins,
         ready_wait_s=ready_wait_s,
+        library=library,
     )
     gateway = Gateway(app, "127.0.0.1", 0)
     await gateway.start()

@@ -5,6 +5,7 @@ import io
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import aiohttp
@@ -166,8 +167,10 @@ async def test_ollamas_small_answers() -> None:
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
 async def test_an_empty_request_waits_for_the_model(path: str) -> None:
-    backend = StubBackend(1, state="loading")
-    async with gateway_over(backend) as gateway, client_of(gateway) as client:
+    async with running(fake_engine()) as engine, AsyncExitStack() as stack:
+        backend = StubBackend(engine.port, state="loading")
+        gateway = await stack.enter_async_context(gateway_over(backend))
+        client = await stack.enter_async_context(client_of(gateway))
         asking = asyncio.create_task(client.post(path, json={"model": "demo", "keep_alive": "1h"}))
         await asyncio.sleep(0.05)
         assert not asking.done()
