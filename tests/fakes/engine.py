@@ -297,7 +297,11 @@ class Engine:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection until either side closes it."""
         try:
+            reused = False
             while (request := await read_request(reader)) is not None:
+                if reused and self.fault("close-on-reuse"):
+                    break
+                reused = True
                 if await self.answer(request, reader, writer) or self.fault("close-after-response"):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
@@ -422,7 +426,7 @@ class Engine:
             return True
         else:
             self.ledger("finished", id=job.id)
-            return job.stream
+            return job.stream and not self.fault("close-on-reuse")
         finally:
             self.busy -= 1
             for task in (gone, work):
