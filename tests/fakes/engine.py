@@ -23,6 +23,7 @@ Faults (each a flag):
     --fake-ignore-sigterm      only SIGKILL ends it
     --fake-no-tokens           healthy, but a generation never answers
     --fake-close-after-response  close the connection after every answer without saying so (streams always do)
+    --fake-close-on-reuse      keep every connection (streams' too), and close it when its second request arrives
     --fake-tokens N            length of an answer when max_tokens doesn't end it earlier (16)
     --fake-token-delay-s S     time per token (0.001); --fake-prompt-delay-s S: time before the first (0)
     --fake-busy-prompt         burn CPU while a prompt is worked on (as a prefill does); it still answers questions
@@ -100,6 +101,7 @@ FAKE_SWITCHES = {
     "no-tokens",
     "busy-prompt",
     "close-after-response",
+    "close-on-reuse",
 }
 
 
@@ -295,7 +297,11 @@ class Engine:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection until either side closes it."""
         try:
+            reused = False
             while (request := await read_request(reader)) is not None:
+                if reused and self.fault("close-on-reuse"):
+                    break
+                reused = True
                 if await self.answer(request, reader, writer) or self.fault("close-after-response"):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
@@ -420,7 +426,7 @@ class Engine:
             return True
         else:
             self.ledger("finished", id=job.id)
-            return job.stream
+            return job.stream and not self.fault("close-on-reuse")
         finally:
             self.busy -= 1
             for task in (gone, work):
