@@ -25,6 +25,12 @@ Faults (each a flag):
     --fake-close-after-response  close the connection after every answer without saying so (streams always do)
     --fake-tokens N            length of an answer when max_tokens doesn't end it earlier (16)
     --fake-token-delay-s S     time per token (0.001); --fake-prompt-delay-s S: time before the first (0)
+    --fake-busy-prompt         burn CPU while a prompt is worked on (as a prefill does); it still answers questions
+    --fake-hang-after N        after N tokens (over all answers) no more come, and no CPU is used; it still answers
+                               questions
+    --fake-deaf-after N        after N tokens nothing is answered at all, and no CPU is used (a deadlock)
+    --fake-answer-delay-s S    questions (GET) are answered so late
+    --fake-grandchild FILE     start a process in a session of its own, and write its pid to FILE
     --fake-ledger FILE         append and fsync one JSON line for each request accepted, finished or abandoned
 """
 
@@ -34,7 +40,9 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -90,6 +98,7 @@ FAKE_SWITCHES = {
     "bind-fail",
     "ignore-sigterm",
     "no-tokens",
+    "busy-prompt",
     "close-after-response",
 }
 
@@ -210,6 +219,8 @@ class Engine:
             self.log(f"srv         start: couldn't bind HTTP server socket, hostname: {host}, port: {port}", "E")
             self.log("srv  llama_server: exiting due to HTTP server error", "E")
             return 1
+        if told := self.options.text("grandchild"):
+            self.leave_grandchild(Path(told))
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self.on_signal)
@@ -221,6 +232,16 @@ class Engine:
         await self.stopped.wait()
         self.log("srv    operator(): operator(): cleaning up before exit...")
         return 0
+
+    def leave_grandchild(self, told: Path) -> None:
+        """As vLLM's engine core: a process that is in no group of ours, and whose parent is gone."""
+        code = f"sleep 600 & echo $! > {told}.new; mv {told}.new {told}"
+        subprocess.run(["/bin/sh", "-c", code], start_new_session=True, check=True)
+
+    def hangs(self, name: str) -> bool:
+        """Whether so many tokens have come that the fault *name* is on."""
+        after = self.options.text(name)
+        return self.faulty and bool(after) and self.tokens >= int(after)
 
     def on_signal(self) -> None:
         """As llama-server: what runs is finished first; a second signal ends it with exit 1."""
@@ -285,6 +306,10 @@ class Engine:
     async def answer(self, req: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer *req*; True if the connection must be closed."""
         path = req.path.partition("?")[0]
+        if self.hangs("deaf-after"):
+            await asyncio.Event().wait()
+        if req.method == "GET" and self.loaded:
+            await asyncio.sleep(self.options.number("answer-delay-s", 0))
         if path not in {"/health", "/v1/health"}:
             token = req.headers.get("authorization", "").removeprefix("Bearer ") or req.headers.get("x-api-key", "")
             if self.keys and token not in self.keys:
@@ -442,10 +467,12 @@ class Engine:
 
     async def pieces(self, job: Job) -> AsyncIterator[str]:
         """The tokens of an answer, one by one, at the set pace; a token that a fault waits for kills."""
-        await asyncio.sleep(self.options.number("prompt-delay-s", 0))
+        await self.read_prompt()
         when, text = self.options.text("exit-at"), job.prompt
         for _ in range(min(job.max_tokens if job.max_tokens is not None else 1 << 30, self.length())):
             await asyncio.sleep(self.options.number("token-delay-s", 0.001))
+            if self.hangs("hang-after") or self.hangs("deaf-after"):
+                await asyncio.Event().wait()
             if self.faulty and when == f"after-tokens:{self.tokens}":
                 self.die()
             piece = " " + WORDS[digest(text)[0] % len(WORDS)]
@@ -453,6 +480,25 @@ class Engine:
             self.tokens += 1
             self.decodes += 1
             yield piece
+
+    async def read_prompt(self) -> None:
+        """Take as long as was asked for, with or without using the CPU."""
+        delay = self.options.number("prompt-delay-s", 0)
+        if not self.fault("busy-prompt"):
+            await asyncio.sleep(delay)
+            return
+        over = threading.Event()
+
+        def burn() -> None:
+            while not over.is_set():
+                digest("x" * 4096)
+
+        worker = threading.Thread(target=burn, daemon=True)
+        worker.start()
+        try:
+            await asyncio.sleep(delay)
+        finally:
+            over.set()
 
     def length(self) -> int:
         """Tokens after which an answer ends by itself."""

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host or config.service.host,
         port=config.service.port if args.port is None else args.port,
         price_per_kwh=config.power.price_per_kwh if args.price_per_kwh is None else args.price_per_kwh,
-        api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or config.service.api_key,
+        api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or config.service.key(),
     )
     asyncio.run(_serve(request))
     return 0

@@ -57,7 +57,7 @@ class Broker:
 
     async def _attempt(self, call: Call, sink: Sink, ticket: Ticket, backend: Backend) -> None:
         relay = _Relay(call, sink, ticket)
-        exchange = self._links.send(backend, call.path, call.body, call.content_type, relay)
+        exchange = self._links.send(backend, call.path, call.body, call.content_type, relay, stream=call.stream)
         relay.exchange = exchange
         try:
             await relay.ended

@@ -23,6 +23,7 @@ class Caller:
         max_concurrent: requests in engines at once; None is no limit.
         tokens_per_minute: prompt and output together; None is no limit.
         max_queued: requests that may wait; None is the service's own bound.
+        models: those it may use, by any name that finds them; None is all.
     """
 
     name: str = "local"
@@ -31,6 +32,7 @@ class Caller:
     max_concurrent: int | None = None
     tokens_per_minute: int | None = None
     max_queued: int | None = None
+    models: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

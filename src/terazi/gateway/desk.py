@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from terazi.gateway.access import host_allowed, origin_allowed, presented_key, same_secret
+from terazi.gateway.access import LOCAL, Keyring, host_allowed, origin_allowed
 from terazi.gateway.answer import Answer
 from terazi.gateway.backend import Directory, Served
 from terazi.gateway.broker import Broker
-from terazi.gateway.call import Call
+from terazi.gateway.call import Call, Caller
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
@@ -25,7 +25,9 @@ from terazi.gateway.wire.errors import (
     bad_request,
     render,
     render_headers,
+    server_error,
     shutting_down,
+    status_of,
     too_large,
     unauthorised,
     unknown_model,
@@ -41,6 +43,7 @@ class Tab:
     started: float = field(default_factory=time.perf_counter)
     model: str = NO_MODEL
     prepared: bool = False
+    caller: Caller = LOCAL
 
 
 Handler = Callable[[web.Request, Tab], Awaitable[web.StreamResponse]]
@@ -55,7 +58,7 @@ class Desk:
     broker: Broker
     traffic: Traffic
     metrics: Metrics
-    api_key: str | None
+    keyring: Keyring
     allowed_origins: frozenset[str]
     max_body_bytes: int
 
@@ -70,7 +73,7 @@ class Desk:
         async def answer(request: web.Request) -> web.StreamResponse:
             tab = Tab()
             try:
-                self._admit(request, public=public)
+                tab.caller = self.admit(request.headers, public=public)
                 response = await handler(request, tab)
             except WireError as error:
                 response = fault_response(api, error.fault)
@@ -89,31 +92,40 @@ class Desk:
                 _log.exception("a request to %s failed", request.path)
                 if tab.prepared:
                     raise
-                fault = Fault(
-                    status=500, message="an error inside the gateway; its log has more", kind="server_error"
-                )
-                response = fault_response(api, fault)
+                response = fault_response(api, server_error())
             self.metrics.requests.labels(api, tab.model, response.status).inc()
             return response
 
         return answer
 
-    def _admit(self, request: web.Request, *, public: bool) -> None:
-        headers = request.headers
-        if self.api_key is not None:
-            if not public and not same_secret(presented_key(headers), self.api_key):
-                raise WireError(unauthorised())
-            return
-        host = headers.get("Host")
+    def admit(self, headers: Mapping[str, str], *, public: bool = False) -> Caller:
+        """Who asks; the gate of every request, on both servers.
+
+        Args:
+            headers: case-insensitive, or with names in lower case.
+            public: it needs no key.
+
+        Raises:
+            WireError: 401, no key; 403, a keyless service is asked under another name, or by a foreign page.
+        """
+        caller = self.keyring.caller(headers)
+        if not self.keyring.open:
+            if caller is not None:
+                return caller
+            if public:
+                return LOCAL
+            raise WireError(unauthorised())
+        host = headers.get("host")
         if not host_allowed(host):
             message = (
                 f"this service answers to localhost only, not to '{host}'; start it with an API key to open it"
             )
             raise WireError(Fault(status=403, message=message, kind="permission_error"))
-        origin = headers.get("Origin")
+        origin = headers.get("origin")
         if origin is not None and not origin_allowed(origin, self.allowed_origins):
             message = f"pages of '{origin}' may not use this service"
             raise WireError(Fault(status=403, message=message, kind="permission_error"))
+        return caller or LOCAL
 
     @asynccontextmanager
     async def converse(self, call: Call) -> AsyncIterator[Answer]:
@@ -181,7 +193,10 @@ def json_response(body: object, *, status: int = 200, headers: Mapping[str, str]
 def fault_response(api: Api, fault: Fault) -> web.Response:
     """*fault* in the shape of *api*."""
     return web.Response(
-        body=render(api, fault), status=fault.status, content_type="application/json", headers=render_headers(fault)
+        body=render(api, fault),
+        status=status_of(api, fault),
+        content_type="application/json",
+        headers=render_headers(fault),
     )
 
 

@@ -8,6 +8,8 @@ import httptools
 
 _HEAD_BYTES: Final = 64 << 10
 _HEADERS: Final = 200
+#: Stands where a parser was, so that no cycle is left for the garbage collector.
+_NOBODYS: Final = httptools.HttpResponseParser(object())
 
 
 class Listener(Protocol):
@@ -166,6 +168,7 @@ class Link(asyncio.Protocol):
         """The end: of an answer too, if that is how it is framed."""
         listener, self.listener = self.listener, None
         self._transport = None
+        self._parser = _NOBODYS
         self._ended()
         if listener is None or listener.over:
             return

@@ -41,8 +41,17 @@ class Exchange(Flow, Protocol):
 class Links(Protocol):
     """Connections to engines."""
 
-    def send(self, backend: Backend, path: str, body: bytes, content_type: str, receiver: Receiver) -> Exchange:
-        """Send *body* now; *receiver* hears the answer, never before this returns."""
+    def send(
+        self,
+        backend: Backend,
+        path: str,
+        body: bytes,
+        content_type: str,
+        receiver: Receiver,
+        *,
+        stream: bool = False,
+    ) -> Exchange:
+        """Send *body* now; *receiver* hears the answer, never before this returns. *stream*: it asks for one."""
         ...
 
 
