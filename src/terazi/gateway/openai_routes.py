@@ -5,8 +5,9 @@ import logging
 
 from aiohttp import web
 
-from terazi.gateway.desk import Desk, Tab, json_response, stream_response
+from terazi.gateway.desk import Desk, Tab, fault_response, json_response, stream_response
 from terazi.gateway.upstream import EngineLostError, Reply
+from terazi.gateway.wire import anthropic_answer
 from terazi.gateway.wire.errors import (
     RETRY_AFTER_S,
     Api,
@@ -39,17 +40,22 @@ class OpenAiRoutes:
         for path in FORWARDED:
             app.router.add_post(path, route(Api.OPENAI, self.forward))
 
-    async def models(self, _request: web.Request, _tab: Tab) -> web.Response:
+    async def models(self, request: web.Request, _tab: Tab) -> web.Response:
         """What is served."""
-        return json_response(model_list([model.card for model in self._desk.directory.served()]))
+        cards = [model.card for model in self._desk.directory.served()]
+        return json_response(anthropic_answer.model_list(cards) if _is_anthropic(request) else model_list(cards))
 
     async def model(self, request: web.Request, _tab: Tab) -> web.Response:
         """One of them; ids hold slashes."""
         name = request.match_info["id"]
         found = self._desk.directory.find(name)
         if found is None:
-            raise WireError(unknown_model(name, [m.card.id for m in self._desk.directory.served()]))
-        return json_response(model_entry(found.card))
+            fault = unknown_model(name, [m.card.id for m in self._desk.directory.served()])
+            if _is_anthropic(request):
+                return fault_response(Api.ANTHROPIC, fault)
+            raise WireError(fault)
+        entry = anthropic_answer.model_entry if _is_anthropic(request) else model_entry
+        return json_response(entry(found.card))
 
     async def forward(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """Send the request on and pass the answer back."""
@@ -99,3 +105,8 @@ class OpenAiRoutes:
             await response.write(sse_event(fault, after=tail))
         await response.write_eof()
         return response
+
+
+def _is_anthropic(request: web.Request) -> bool:
+    """Anthropic's clients ask for models on the same path, and say so in a header that they always send."""
+    return "anthropic-version" in request.headers
