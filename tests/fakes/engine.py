@@ -3,8 +3,8 @@
 
 Only the standard library; run it as a program: ``python tests/fakes/engine.py --port 0 --fake-…``. It takes
 llama-server's own ``-m/--model -a/--alias --host --port --api-key(-file) -np/--parallel -c/--ctx-size
---embedding(s)`` (also ``LLAMA_API_KEY``), ignores flags it doesn't know, and answers ``--version`` and ``--help``
-(the captured help).
+--embedding(s) --reranking`` (also ``LLAMA_API_KEY``), ignores flags it doesn't know, and answers ``--version`` and
+``--help`` (the captured help).
 More flags may come in the variable ``FAKE_ENGINE_FLAGS``, for a command line that somebody else builds.
 
 The next token depends only on all the text before it, so the same prompt gives the same text, and a request
@@ -50,6 +50,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_http import Request, chunk, client_gone, head, read_request, send, sse
+from engine_texts import answer_text
 
 HELP_TEXT = Path(__file__).resolve().parents[1] / "golden" / "llama_cpp" / "help.txt"
 WORDS = [
@@ -91,7 +92,7 @@ VALUED = {
     "--api-key": "api_key", "--api-key-file": "api_key_file", "-np": "parallel", "--parallel": "parallel",
     "-c": "ctx_size", "--ctx-size": "ctx_size",
 }  # fmt: skip
-SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding"}
+SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding", "--reranking": "reranking"}
 FAKE_SWITCHES = {
     "silent-load",
     "stall-load",
@@ -328,9 +329,8 @@ class Engine:
             body = json.loads(req.body or b"{}")
         except ValueError as problem:
             return await send(writer, 400, error(400, f"parse error: {problem}", "invalid_request_error"))
-        if path == "/tokenize":
-            words = str(body.get("content", "")).split()
-            return await send(writer, 200, {"tokens": [int.from_bytes(digest(w)[:2], "big") for w in words]})
+        if (said := answer_text(path, body, reranks="reranking" in self.options.switches)) is not None:
+            return await send(writer, *said)
         if path in {"/v1/embeddings", "/embedding", "/embeddings"}:
             return await self.embed(body, writer, native=not path.startswith("/v1"))
         shapes = {"/v1/chat/completions": "chat", "/chat/completions": "chat", "/v1/completions": "text",
