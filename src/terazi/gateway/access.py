@@ -94,11 +94,23 @@ class Keyring:
     tells neither which key came closest nor how long one is. The keys themselves aren't kept.
 
     Args:
-        keys: each key with its holder. Empty opens the service to everybody on this machine.
+        keys: each key with its holder.
+        digests: the same, by the SHA-256 of each key in hexadecimal. With neither, everybody on this machine may.
     """
 
-    def __init__(self, keys: Mapping[str, Caller] | None = None) -> None:
-        self._holders = tuple((_digest(key), holder) for key, holder in (keys or {}).items())
+    def __init__(
+        self, keys: Mapping[str, Caller] | None = None, *, digests: Mapping[str, Caller] | None = None
+    ) -> None:
+        self._holders: tuple[tuple[bytes, Caller], ...] = ()
+        self.replace(keys, digests=digests)
+
+    def replace(
+        self, keys: Mapping[str, Caller] | None = None, *, digests: Mapping[str, Caller] | None = None
+    ) -> None:
+        """These are the keys from now on."""
+        holders = [(_digest(key), holder) for key, holder in (keys or {}).items()]
+        holders += [(bytes.fromhex(digest), holder) for digest, holder in (digests or {}).items()]
+        self._holders = tuple(holders)
 
     @property
     def open(self) -> bool:

@@ -7,16 +7,25 @@ from aiohttp import web
 
 from terazi.gateway.access import Keyring, origin_allowed
 from terazi.gateway.account import Bookkeeper
+from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
 from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.library import Library
 from terazi.gateway.links import Links
+from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
+from terazi.gateway.media_routes import MediaRoutes
 from terazi.gateway.metrics import Metrics
+from terazi.gateway.ollama_library_routes import OllamaLibraryRoutes
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
+from terazi.gateway.operations import DocumentRoutes
 from terazi.gateway.passing import PassingSeats
+from terazi.gateway.ports import Seats
+from terazi.gateway.rerank_routes import RerankRoutes
+from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
 from terazi.gateway.wire.errors import Fault, WireError, api_of
@@ -36,6 +45,8 @@ def create_app(
     max_body_bytes: int = MAX_BODY_BYTES,
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
+    seats: Seats | None = None,
+    library: Library | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -47,6 +58,8 @@ def create_app(
         max_body_bytes: larger requests get a 413.
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
+        seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
+        library: of the models that clients fetch and make; None doesn't offer that.
     """
     metrics = Metrics(directory)
     traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
@@ -54,7 +67,10 @@ def create_app(
     desk = Desk(
         directory=directory,
         broker=Broker(
-            PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic, account=Bookkeeper((metrics,))
+            seats or PassingSeats(directory, ready_wait_s=ready_wait_s),
+            links,
+            traffic,
+            account=Bookkeeper((metrics,)),
         ),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
@@ -73,11 +89,18 @@ def create_app(
     app.on_cleanup.append(close_links)
     app.on_response_prepare.append(_add_cors)
     OpenAiRoutes(desk).add_to(app)
-    OllamaRoutes(desk).add_to(app)
+    AnthropicRoutes(desk).add_to(app)
+    ResponsesRoutes(desk).add_to(app)
+    OllamaRoutes(desk, library).add_to(app)
+    OllamaLibraryRoutes(desk, library).add_to(app)
+    RerankRoutes(desk).add_to(app)
+    MediaRoutes(desk).add_to(app)
+    LlamaCppRoutes(desk).add_to(app)
     HealthRoutes(desk).add_to(app)
+    DocumentRoutes(desk).add_to(app)
     if control is not None and control_token:
         ControlRoutes(desk, control, control_token).add_to(app)
-    for prefix in ("/v1/", "/api/", "/"):  # the router takes the longest prefix, whatever comes first here
+    for prefix in ("/v1/messages/", "/v1/", "/api/", "/"):  # the router takes the longest one, in whatever order
         path = prefix + "{path:.*}"
         app.router.add_route("OPTIONS", path, _preflight)
         app.router.add_route("*", path, desk.route(api_of(prefix), _not_found))

@@ -183,9 +183,11 @@ class Desk:
         self.metrics.first_byte.labels(api, tab.model).observe(time.perf_counter() - tab.started)
 
 
-def json_response(body: object, *, status: int = 200) -> web.Response:
+def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """*body* as JSON."""
-    return web.Response(body=json.dumps(body).encode(), status=status, content_type="application/json")
+    return web.Response(
+        body=json.dumps(body).encode(), status=status, content_type="application/json", headers=headers
+    )
 
 
 def fault_response(api: Api, fault: Fault) -> web.Response:

@@ -4,8 +4,12 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Callable, Coroutine
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from terazi.engines.base import LaunchSpec
@@ -35,13 +39,19 @@ from terazi.policy.lifecycle_messages import (
     Spawn,
     SpawnFailed,
     StopRequested,
+    StuckFound,
     Ticked,
 )
+from terazi.policy.progress import Liveness, Patience
+from terazi.supervisor.crashes import write_crash
+from terazi.supervisor.death import By, Death, by_device, explain, who
 from terazi.supervisor.died import EngineDiedError
 from terazi.supervisor.health import EngineClient, ProbeError
 from terazi.supervisor.log import BoundedLog
 from terazi.supervisor.process import EngineProcess, activity, free_port
 from terazi.supervisor.sweep import write_record
+from terazi.supervisor.vitals import Curve, oom_kills
+from terazi.supervisor.watch import Watched, watch
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.failures import LoadFailure
@@ -52,6 +62,10 @@ _logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 SIGN_OF_LIFE_BYTES = 1024 * 1024
 DRAIN_LOOK_S = 0.05
+#: Memory and the kernel's count of its kills are looked at this often.
+VITALS_EVERY_S = 1.0
+#: A request that breaks off so long after an engine's end is lost for another reason.
+_JUST_NOW_S = 5.0
 
 
 class EngineRunner:
@@ -64,6 +78,10 @@ class EngineRunner:
         log_path: the engine's bounded log.
         on_change: is told each real change of phase.
         in_flight: how many requests the gateway has in the engine; a stop waits for none.
+        requests: their ids, those included that broke off a moment ago; for what is kept of a crash.
+        bytes_seen: of answers so far, if somebody counts them: then an engine whose answers flow is asked nothing.
+        patience: when it is taken to be stuck.
+        device_memory: what the driver last counted for a process; must not block.
         relaunch: whether an engine that dies is started again.
         limits: patience; ``stall_s`` and ``stop_grace_s`` come from the launch.
     """
@@ -76,6 +94,10 @@ class EngineRunner:
         log_path: str,
         on_change: Callable[[State], None] | None = None,
         in_flight: Callable[[], int] = lambda: 0,
+        requests: Callable[[], Sequence[str]] = lambda: (),
+        bytes_seen: Callable[[], int] = lambda: 0,
+        patience: Patience | None = None,
+        device_memory: Callable[[int], tuple[tuple[str, int], ...] | None] | None = None,
         relaunch: bool = True,
         limits: Limits | None = None,
     ) -> None:
@@ -90,6 +112,8 @@ class EngineRunner:
                 health_every_s=base.health_every_s,
                 stable_s=base.stable_s,
                 max_load_failures=base.max_load_failures,
+                quick_restarts=base.quick_restarts,
+                quick_every_s=base.quick_every_s,
                 relaunch=relaunch and base.relaunch,
             )
         )
@@ -98,6 +122,12 @@ class EngineRunner:
         self._log: BoundedLog | None = None
         self._on_change = on_change
         self._in_flight = in_flight
+        self._requests = requests
+        self._bytes_seen = bytes_seen
+        self._patience = patience or Patience()
+        self._curve = Curve(device_memory=device_memory)
+        self._held: tuple[str, ...] | None = None  # requests when it was found stuck
+        self._deaths: deque[Death] = deque(maxlen=8)
         self._process: EngineProcess | None = None
         self._reader = LogReader()
         self._client: EngineClient | None = None
@@ -147,6 +177,23 @@ class EngineRunner:
     def started_at(self) -> float | None:
         """When the present process was started (the event loop's monotonic clock); None if none runs."""
         return self._started_at if self._state.pid is not None else None
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """How its processes ended unasked, the latest last; a few of them."""
+        return tuple(self._deaths)
+
+    async def why_lost(self, within_s: float = 1.5) -> str | None:
+        """What to tell the client of a request that just broke off: how the process ended. None if nobody knows.
+
+        The answer's connection breaks some moments before the process is known to be gone, hence the wait.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not (self._deaths and time.time() - self._deaths[-1].ended_wall_s < _JUST_NOW_S):
+                    await self._changed.wait()
+                return self._deaths[-1].sentence()
+        return None
 
     @property
     def restarts(self) -> int:
@@ -253,6 +300,8 @@ class EngineRunner:
             extra={"plan_id": self._spec.plan_id, "pid": self._state.pid, "start": self._state.generation},
         )
         self._wake()
+        if phase is Phase.READY and self._process is not None:
+            self._begin(self._watch(self._state.generation, self._process))
         if self._on_change is not None:
             try:
                 self._on_change(replace(self._state, phase=phase, reason=reason))  # a step may pass through two
@@ -287,6 +336,9 @@ class EngineRunner:
         self._reader, self._failure, self._exit, self._killed = LogReader(), None, (None, None), False
         if self._log is not None and generation > 1:
             self._log.write(f"[terazi: start {generation}]\n".encode())
+        self._held = None
+        self._curve.clear()
+        began_s = time.time()
         run_id = secrets.token_hex(16)
         loop = asyncio.get_running_loop()
         try:
@@ -299,14 +351,63 @@ class EngineRunner:
         record = write_record(self._run_dir, run_id, process.pid, self._spec.model_name, group=process.group or "")
         self._tell(ProcessSpawned(generation=generation, pid=process.pid))
         self._begin(self._look(generation, process.pid))
+        self._begin(self._sample(process))
         self._exit = await process.gone
         self._process = None
+        lost = tuple(self._requests())
         if record is not None:
             record.unlink(missing_ok=True)
         await self._end_generation()
-        self._tell(self._last_words(generation))
+        asked = self._killed or self._state.terminated
+        oom = process.oom_after.since(process.oom_before)
+        by = who(self._exit[1], asked=asked, oom=oom)
+        exited = self._last_words(generation, by, oom)
+        if not self._state.stop_wanted or self._state.stuck:
+            await self._keep(self._death(process.pid, by, oom, began_s, lost))
+        self._tell(exited)
 
-    def _last_words(self, generation: int) -> ProcessExited:
+    def _death(self, pid: int, by: By, oom: str | None, began_s: float, lost: tuple[str, ...]) -> Death:
+        code, number = self._exit
+        told = self._failure.cause if self._failure is not None else None
+        stuck = self._state.stuck or self._state.phase is Phase.FAILED  # ended by us for a reason that we had
+        planned, allocated = by_device(self._spec, self.report)
+        return Death(
+            model=self._spec.model_name,
+            plan_id=self._spec.plan_id,
+            argv=self._spec.argv,
+            pid=pid,
+            start=self._state.generation,
+            began_wall_s=began_s,
+            ended_wall_s=time.time(),
+            phase="stuck" if self._state.stuck else self._state.phase.value,
+            by=by,
+            reason=f"was ended by Terazi: {self._state.reason}"
+            if stuck
+            else explain(by, code, number, oom=oom, told=told),
+            code=code,
+            signal=number,
+            failure=self._failure,
+            requests=lost if self._held is None else self._held,
+            last_lines=self.log_tail[-50:],
+            memory=self._curve.samples,
+            planned=tuple(planned.items()),
+            allocated=None if allocated is None else tuple(allocated.items()),
+        )
+
+    async def _keep(self, death: Death) -> None:
+        """One line and one file for each end that nobody asked for."""
+        self._deaths.append(death)
+        path = await asyncio.to_thread(write_crash, Path(self._run_dir) / "crashes", death)
+        _logger.warning(
+            "%s (%s, %d requests in flight)%s",
+            death.sentence(),
+            death.phase,
+            len(death.requests),
+            f"; all that is known: {path}" if path is not None else "",
+            extra={"plan_id": death.plan_id, "pid": death.pid, "start": death.start},
+        )
+
+    def _last_words(self, generation: int, by: By, oom: str | None) -> ProcessExited:
         self._reader.close()
         self._failure = self._reader.failure
         reason, retry = None, Retry.BACK_OFF
@@ -316,8 +417,15 @@ class EngineRunner:
             told = next((line for line in reversed(self.log_tail) if line.startswith("terazi: cannot")), None)
             if told is not None:  # the shim could not become the engine
                 reason, retry = told.removeprefix("terazi: "), Retry.NEVER
+        if by is By.KERNEL:
+            reason = f"memory ran out {oom}, and the kernel killed it"
         return ProcessExited(
-            generation=generation, code=self._exit[0], signal=self._exit[1], reason=reason, retry=retry
+            generation=generation,
+            code=self._exit[0],
+            signal=self._exit[1],
+            reason=reason,
+            retry=retry,
+            outside=by is By.OTHERS,
         )
 
     def _heard(self, data: bytes) -> None:
@@ -345,6 +453,40 @@ class EngineRunner:
                 if self._current(generation):
                     self._tell(ProgressSeen(generation=generation))
             before = now
+
+    async def _sample(self, process: EngineProcess) -> None:
+        """Memory, once a second; and whom the kernel had killed by then, to tell what is new at the end."""
+        before = deque([process.oom_before], maxlen=3)
+        while True:
+            self._curve.look(process.pid)
+            before.append(oom_kills(process.group))
+            process.oom_before = before[0]
+            await asyncio.sleep(VITALS_EVERY_S)
+
+    async def _watch(self, generation: int, process: EngineProcess) -> None:
+        """From the first token on: find out when it is stuck."""
+        spec = self._spec
+        watched = Watched(
+            look_path=spec.look_path,
+            probe_path=spec.probe_path,
+            probe_body=spec.probe_body,
+            batch_tokens=spec.batch_tokens,
+            prefill_tok_s=spec.prefill_tok_s,
+            pid=process.pid,
+            group=process.group,
+            in_flight=self._in_flight,
+            bytes_seen=self._bytes_seen,
+        )
+        if self._client is None:
+            return
+        async with aclosing(watch(self._client, watched, self._patience)) as verdicts:
+            async for verdict in verdicts:
+                if verdict.liveness is Liveness.STUCK:
+                    self._held = tuple(self._requests())
+                    self._tell(StuckFound(generation=generation, reason=verdict.reason))
+                    return
+                if verdict.liveness is Liveness.SUSPECT:
+                    _logger.info("engine %s: is it stuck? %s", spec.model_name, verdict.reason)
 
     async def _check_health(self, generation: int, after_s: float) -> None:
         await asyncio.sleep(after_s)

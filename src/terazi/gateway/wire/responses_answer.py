@@ -231,12 +231,12 @@ class ResponseTranslator:
     def _item_event(self, what: str, item: dict[str, object]) -> Event:
         return self._event(f"response.output_item.{what}", output_index=len(self._output), item=item)
 
-    def _in_item(self, name: str, item: _Open, **more: object) -> Event:
-        return self._event(name, item_id=item.id, output_index=len(self._output), **more)
+    def _in_item(self, kind: str, item: _Open, /, **more: object) -> Event:
+        return self._event(kind, item_id=item.id, output_index=len(self._output), **more)
 
-    def _event(self, name: str, **more: object) -> Event:
+    def _event(self, kind: str, /, **more: object) -> Event:
         self._sequence += 1
-        return {"type": name, "sequence_number": self._sequence, **more}
+        return {"type": kind, "sequence_number": self._sequence, **more}
 
 
 def encode(events: Sequence[Event]) -> bytes:
