@@ -199,7 +199,7 @@ async def test_a_seeded_answer_is_replayed_and_its_beginning_kept_back(tmp_path:
         _, body = await ask(broker, call_of(fields))
     assert read(body).content == whole
     assert book.outcomes[0].resumed == ("replay",)
-    assert [entry["event"] for entry in ledger(book_file)] == ["accepted", "finished"]
+    assert [entry["event"] for entry in ledger(book_file)].count("accepted") == 1
 
 
 async def test_a_replay_that_differs_becomes_a_continuation() -> None:
@@ -265,7 +265,7 @@ async def test_a_request_that_kills_two_engines_is_quarantined_and_a_third_never
             assert (caught.value.fault.status, caught.value.fault.final) == (500, True)
         _, body = await ask(broker, call_of({**CHAT, "max_tokens": 3}))
         assert json.loads(body)["usage"]["completion_tokens"] == 3
-    assert [entry["event"] for entry in ledger(tmp_path / "third")][:2] in (["accepted"], ["accepted", "finished"])
+    assert [entry["event"] for entry in ledger(tmp_path / "third")].count("accepted") == 1
     assert [len(outcome.attempts) for outcome in book.outcomes] == [2, 0, 1]
 
 
