@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.observe import LoadReport, LogReader
+from terazi.engines.placed import misplaced
 from terazi.policy.lifecycle import Limits, State, step
 from terazi.policy.lifecycle_messages import (
     Announce,
@@ -22,6 +23,7 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
@@ -415,7 +417,11 @@ class EngineRunner:
         except ProbeError as problem:
             self._tell(ProbeFailed(generation=generation, reason=str(problem)))
         else:
-            self._tell(ProbeAnswered(generation=generation))
+            elsewhere = misplaced(self._spec, self.report)
+            if elsewhere is not None:
+                self._tell(LoadRefused(generation=generation, reason=elsewhere))
+            else:
+                self._tell(ProbeAnswered(generation=generation))
 
     async def _await_drain(self, generation: int) -> None:
         while self._in_flight() > 0:  # noqa: ASYNC110 - the gateway's count is a number, not an event
