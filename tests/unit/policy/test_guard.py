@@ -11,7 +11,6 @@ from terazi.policy.guard_messages import (
     ResumeAdmission,
     Sample,
     ShedIdle,
-    Shrink,
     Stage,
     Terms,
 )
