@@ -7,7 +7,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from terazi.engines.llama_cpp.endpoints import MAX_BODY, parse_metrics, parse_pr
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.gateway.backend import HeldMemory, ModelCard
+from terazi.gateway.in_flight import InFlight
 from terazi.memory.bill import HOST
 from terazi.models.spec import ArrayInfo, ModelSpec
 from terazi.placement.plan import Plan
 from terazi.policy.lifecycle_messages import Phase
+from terazi.policy.progress import Patience
 from terazi.service.config import LlamaCppTable
 from terazi.service.weighing import Weighing
 from terazi.supervisor.health import EngineClient
@@ -54,7 +56,7 @@ class Deployment:
         self.build = binary.label
         self.card = make_card(weighing.spec, plan, alias=alias)
         self.log_path, self._log_lock = claim(run_dir / "logs", _slug(self.card.id))
-        self._in_flight = 0
+        self._flight = InFlight()
 
         def launch(port: int) -> LaunchSpec:
             """A new port and a new key for every start."""
@@ -68,13 +70,23 @@ class Deployment:
                 model_name=self.card.id,
                 threads=weighing.machine.host.cores,
             )
-            return dataclasses.replace(launch, stall_s=limits.stall_s, stop_grace_s=limits.stop_grace_s)
+            forecast = weighing.forecast
+            return dataclasses.replace(
+                launch,
+                stall_s=limits.stall_s,
+                stop_grace_s=limits.stop_grace_s,
+                prefill_tok_s=None if forecast is None else forecast.prefill_tok_s.low,
+                elsewhere=limits.cpu_fallback,
+            )
 
         self.runner = EngineRunner(
             launch,
             run_dir=str(run_dir),
             log_path=self.log_path,
-            in_flight=lambda: self._in_flight,
+            in_flight=lambda: self._flight.count,
+            requests=self._flight.recent,
+            bytes_seen=lambda: self._flight.bytes_seen,
+            patience=Patience(silent_s=limits.stuck_s),
             on_change=lambda state: on_ready(self) if state.phase is Phase.READY else None,
         )
 
@@ -112,16 +124,11 @@ class Deployment:
     @property
     def in_flight(self) -> int:
         """Requests that the engine is working on."""
-        return self._in_flight
+        return self._flight.count
 
-    @contextlib.contextmanager
-    def tracking(self) -> Iterator[None]:
+    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
         """Count a request while it is with the engine."""
-        self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
+        return self._flight.tracking(request)
 
     async def ready(self) -> None:
         """Wait until the engine answers; raises EngineError if it won't."""
@@ -173,7 +180,7 @@ class Deployment:
             "pid": self.runner.pid,
             "uptime_s": self._uptime_s(),
             "plan_id": self.plan.id,
-            "in_flight": self._in_flight,
+            "in_flight": self._flight.count,
             "restarts": self.runner.restarts,
             "context": self.card.context_length,
             "forecast": None if self.weighing.forecast is None else dataclasses.asdict(self.weighing.forecast),
