@@ -19,6 +19,7 @@ from terazi.gateway.ollama_library_routes import OllamaLibraryRoutes
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
 from terazi.gateway.passing import PassingSeats
+from terazi.gateway.ports import Seats
 from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
@@ -40,6 +41,8 @@ def create_app(
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
     library: Library | None = None,
+    keyring: Keyring | None = None,
+    seats: Seats | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -52,17 +55,19 @@ def create_app(
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         library: of the models that clients fetch and make; None doesn't offer that.
+        keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
+        seats: the queues; None has none, and the first engine of a model takes all.
     """
     metrics = Metrics(directory)
     traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
+        broker=Broker(seats or PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,
-        keyring=Keyring(holders),
+        keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
     )
