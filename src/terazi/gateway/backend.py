@@ -40,9 +40,9 @@ class ModelCard:
     architecture: str
     family: str
     parameter_count: int | None
-    quantisation: str
-    size_bytes: int
-    context_length: int
+    quantisation: str | None
+    size_bytes: int | None
+    context_length: int | None
     training_context_length: int | None
     embedding_length: int | None
     created_s: int
