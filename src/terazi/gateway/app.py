@@ -47,6 +47,7 @@ def create_app(
     ready_wait_s: float = 60.0,
     seats: Seats | None = None,
     library: Library | None = None,
+    keyring: Keyring | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -60,6 +61,7 @@ def create_app(
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         library: of the models that clients fetch and make; None doesn't offer that.
+        keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
     """
     metrics = Metrics(directory)
     traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
@@ -75,7 +77,7 @@ def create_app(
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,
-        keyring=Keyring(holders),
+        keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
     )
