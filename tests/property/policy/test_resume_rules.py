@@ -53,6 +53,7 @@ TOLD = st.builds(
     finished=st.booleans(),
     lost_track=st.booleans(),
 )
+TWO = st.tuples(st.booleans(), st.booleans())
 POWERS = st.sampled_from([LLAMA_CPP, VLLM, UNKNOWN])
 
 

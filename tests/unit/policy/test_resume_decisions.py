@@ -25,7 +25,8 @@ from terazi.policy.resume import (
     shape_of,
 )
 
-HELLO = {"messages": [{"role": "user", "content": "hello"}], "stream": True}
+USER = {"role": "user", "content": "hello"}
+HELLO = {"messages": [USER], "stream": True}
 SOME = Told(begun=True, content=True)
 SCHEMA = {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "object"}}}}
 TOOLS = {"tools": [{"type": "function", "function": {"name": "f"}}]}
@@ -78,7 +79,7 @@ def test_what_samples_from_a_seed(fields: dict[str, object], seeded: bool) -> No
         (CHAT, {"n": 2}, "several"),
         (CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]}, "images"),
         (CHAT, {"messages": []}, "unknown form"),
-        (CHAT, {"messages": [*HELLO["messages"], {"role": "assistant", "tool_calls": [{}]}]}, "assistant's"),
+        (CHAT, {"messages": [USER, {"role": "assistant", "tool_calls": [{}]}]}, "assistant's"),
         (TEXT, {"prompt": ["one", "two"]}, "several"),
         (TEXT, {"prompt": "a", "echo": True}, "echoed"),
         (TEXT, {"prompt": "a", "suffix": "b"}, "in between"),
@@ -100,7 +101,7 @@ def test_what_cannot_be_continued_is_told_why(path: str, fields: dict[str, objec
     [
         (CHAT, {}),
         (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}),
-        (CHAT, {"messages": [*HELLO["messages"], {"role": "assistant", "content": "Once"}]}),
+        (CHAT, {"messages": [USER, {"role": "assistant", "content": "Once"}]}),
         (CHAT, {"logprobs": True, "top_logprobs": 3, "n": 1}),
         (CHAT, SCHEMA),
         (CHAT, TOOLS),
