@@ -13,6 +13,7 @@ from terazi.gateway.broker import Broker
 from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.journal import Journal
 from terazi.gateway.library import Library
 from terazi.gateway.links import Links
 from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
@@ -48,6 +49,7 @@ def create_app(
     seats: Seats | None = None,
     library: Library | None = None,
     keyring: Keyring | None = None,
+    journal: Journal | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -61,6 +63,7 @@ def create_app(
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         library: of the models that clients fetch and make; None doesn't offer that.
+        journal: of what is accepted, opened and closed by whoever gives it; in memory only if None.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
     """
     metrics = Metrics(directory)
@@ -72,6 +75,7 @@ def create_app(
             seats or PassingSeats(directory, ready_wait_s=ready_wait_s),
             links,
             traffic,
+            journal=journal,
             account=Bookkeeper((metrics,)),
         ),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
