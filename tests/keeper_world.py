@@ -207,7 +207,12 @@ class World:
     def _dispatch(self, model: str) -> None:
         queue = self.queues[model]
         for engine in self.engines.values():
-            while queue and engine.terms.model == model and engine.state == "ready" and engine.in_flight < engine.slots:
+            while (
+                queue
+                and engine.terms.model == model
+                and engine.state == "ready"
+                and engine.in_flight < engine.slots
+            ):
                 request = queue.pop(0)
                 engine.in_flight += 1
                 self.tell(UnitUsed(unit=engine.terms.unit, in_flight=engine.in_flight))

@@ -12,6 +12,7 @@ from terazi.gateway.broker import Broker
 from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.figures import Source
 from terazi.gateway.library import Library
 from terazi.gateway.links import Links
 from terazi.gateway.metrics import Metrics
@@ -40,6 +41,7 @@ def create_app(
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
     library: Library | None = None,
+    sources: Collection[Source] = (),
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -52,8 +54,9 @@ def create_app(
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         library: of the models that clients fetch and make; None doesn't offer that.
+        sources: of figures for the metrics.
     """
-    metrics = Metrics(directory)
+    metrics = Metrics(directory, sources)
     traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
