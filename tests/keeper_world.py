@@ -1,5 +1,5 @@
-"""A world for the keeper of models in memory: devices whose memory comes back late, engines that take their time, and
-requests that wait, in virtual seconds. It checks at every command what must never be commanded.
+"""A world for the keeper of models in memory, in virtual seconds: devices whose memory comes back late, engines
+that take their time, requests that wait. It checks at every command what must never be commanded.
 """
 
 import heapq

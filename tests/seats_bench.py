@@ -1,6 +1,7 @@
 """For tests of seats: calls, and engines that only have a name."""
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -94,19 +95,26 @@ class Wants:
 
 
 def call(
-    model: str = "m", who: str = "ann", *, arrived: float = 0.0, deadline_s: float | None = None, priority: int = 0
+    model: str = "m",
+    who: str = "ann",
+    *,
+    caller: Caller | None = None,
+    content: str = "hello",
+    arrived: float = 0.0,
+    deadline_s: float | None = None,
 ) -> Call:
     """A call with a new id."""
+    fields = {"model": model, "messages": [{"role": "user", "content": content}], "stream": True}
     return Call(
         id=f"r{next(_serial)}",
         api=Api.OPENAI,
         path="/v1/chat/completions",
-        body=b"{}",
+        body=json.dumps(fields).encode(),
+        fields=fields,
         model=model,
         stream=True,
-        caller=Caller(name=who),
+        caller=caller or Caller(name=who),
         deadline_s=deadline_s,
-        priority=priority,
         arrived=arrived,
     )
 

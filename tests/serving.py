@@ -5,7 +5,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,9 @@ from demo_files import smollm2
 from terazi.errors import EngineError
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, Served, find_served
+from terazi.gateway.call import Caller
 from terazi.gateway.library import Library
+from terazi.gateway.ports import Seats
 from terazi.gateway.server import Gateway
 from terazi.supervisor.process import free_port
 
@@ -187,6 +189,8 @@ async def gateway_over(
     max_body_bytes: int = 1 << 20,
     allowed_origins: tuple[str, ...] = (),
     ready_wait_s: float = 10.0,
+    seats: Seats | None = None,
+    keys: Mapping[str, Caller] | None = None,
     library: Library | None = None,
 ) -> AsyncIterator[Gateway]:
     """The gateway on a free port."""
@@ -198,6 +202,8 @@ async def gateway_over(
         max_body_bytes=max_body_bytes,
         allowed_origins=allowed_origins,
         ready_wait_s=ready_wait_s,
+        seats=seats,
+        keys=keys,
         library=library,
     )
     gateway = Gateway(app, "127.0.0.1", 0)

@@ -11,11 +11,12 @@ Everything runs on the event loop; only ``seat`` waits. Whoever owns the engines
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from terazi.gateway.backend import Backend, Directory
 from terazi.gateway.call import Call
+from terazi.gateway.figures import Family, Figure
 from terazi.gateway.wire.errors import Fault, WireError
 from terazi.gateway.wire.estimate import estimate_tokens, fewest_tokens, leading_blocks
 from terazi.policy.dispatch_messages import (
@@ -40,6 +41,7 @@ from terazi.policy.dispatch_messages import (
     Why,
 )
 from terazi.policy.dispatcher import Dispatcher, Limits
+from terazi.policy.survey import Survey
 
 #: What the owners of engines, and the guard, tell.
 News: TypeAlias = ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened | AdmissionPaused | AdmissionResumed
@@ -282,6 +284,26 @@ class Seats:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    # --- for whoever shows it
+
+    def survey(self) -> Survey:
+        """All queues, replicas and callers, as they are now."""
+        return self._dispatcher.survey(self._now())
+
+    def figures(self) -> Iterator[Figure]:
+        """The same for a scrape of the metrics."""
+        survey = self.survey()
+        for line in survey.lines:
+            yield Figure(Family.RUNNING, (line.model,), line.running)
+            yield Figure(Family.WAITING, (line.model,), line.waiting)
+            yield Figure(Family.OLDEST, (line.model,), line.oldest_s or 0.0)
+            for replica in line.replicas:
+                yield Figure(Family.KV_PROMISED, (line.model, replica.replica), replica.held_tokens)
+                if replica.tokens is not None:
+                    yield Figure(Family.KV_CAPACITY, (line.model, replica.replica), replica.tokens)
+        for caller in survey.callers:
+            yield Figure(Family.KEY_WAITING, (caller.caller,), caller.waiting)
 
     # --- for tickets
 

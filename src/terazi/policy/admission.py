@@ -12,6 +12,7 @@ from typing import Final
 
 from terazi.policy.dispatch_messages import RequestArrived, Why
 from terazi.policy.fairness import Request
+from terazi.policy.survey import CallerView
 
 #: Less than this many tokens is rounding.
 _NOTHING: Final = 1e-6
@@ -117,6 +118,12 @@ class Account:
         self.queued -= 1
         if not request.paid:
             self.queued_tokens = max(0.0, self.queued_tokens - request.charge) if self.queued else 0.0
+
+    def view(self, now: float) -> CallerView:
+        """What it looks like."""
+        self._fill(now)
+        left = self.level if self.tokens_per_minute else None
+        return CallerView(caller=self.name, waiting=self.queued, running=self.running, rate_left=left)
 
     def _fill(self, now: float) -> None:
         full = float(self.tokens_per_minute or 0)

@@ -64,6 +64,17 @@ def test_who_asks_for_far_more_than_it_uses_is_not_punished_for_it() -> None:
     assert world.told["vague"].tokens == pytest.approx(world.told["exact"].tokens, rel=0.05)
 
 
+def test_estimates_that_say_nothing_are_put_right() -> None:
+    """What it asks for has nothing to do with what it uses, so no ratio can be learned."""
+    world = World(
+        Client("erratic", 20, asks=lambda dice: dice.choice([10, 2000]), uses=lambda _, __: 100),
+        Client("exact", 20, asks=lambda _: 100),
+    )
+    world.replica("m#1", slots=4)
+    world.run(1000, count_from_s=50)
+    assert world.told["erratic"].tokens == pytest.approx(world.told["exact"].tokens, rel=0.1)
+
+
 @pytest.mark.parametrize("slots", [1, 4, 16])
 def test_weights_are_honoured(slots: int) -> None:
     world = World(
@@ -78,11 +89,40 @@ def test_weights_are_honoured(slots: int) -> None:
     assert per_weight == pytest.approx([mean] * 3, rel=0.1)
 
 
-def test_idling_saves_nothing_up() -> None:
-    """Ben comes an hour after Ann. From then on they share; he isn't owed the hour."""
-    world = World(Client("ann", 10), Client("ben", 10, begins_s=3600))
+@pytest.mark.parametrize("ben", [Client("ben", 10, begins_s=3600), Client("ben", 10, rests_s=(60, 3600))])
+def test_idling_saves_nothing_up(ben: Client) -> None:
+    """Ben comes an hour after Ann, or comes back after an hour. From then on they share; he isn't owed the hour."""
+    world = World(Client("ann", 10), ben)
     world.replica("m#1", slots=2)
     world.run(3700, count_from_s=3600)
+    assert world.told["ann"].tokens == pytest.approx(world.told["ben"].tokens, rel=0.1)
+
+
+def test_being_held_back_by_ones_own_limit_saves_nothing_up() -> None:
+    """Ann has one of four slots by her limit, until that is lifted. Then they share; she isn't owed the rest."""
+    ann = Client("ann", 20, max_concurrent=1)
+    world = World(ann, Client("ben", 20))
+    world.replica("m#1", slots=4)
+
+    def lift() -> None:
+        ann.max_concurrent = None
+
+    world.at(1000.0, lift)
+    world.run(1060, count_from_s=1010)
+    assert world.told["ann"].tokens == pytest.approx(world.told["ben"].tokens, rel=0.1)
+
+
+def test_nobody_owes_for_what_kept_no_one_waiting() -> None:
+    """Ann has used an idle engine for a huge request. When Ben comes later, and then she, they share."""
+    sizes = iter([100_000])
+    world = World(
+        Client("ann", 10, asks=lambda _: next(sizes, 100), rests_s=(1, 1100)), Client("ben", 10, begins_s=1099)
+    )
+    world.clients["ann"].open = 1
+    world.replica("m#1", slots=2)
+    for _ in range(9):
+        world.at(1100, lambda: world._ask("ann"))
+    world.run(1200, count_from_s=1100)
     assert world.told["ann"].tokens == pytest.approx(world.told["ben"].tokens, rel=0.1)
 
 
