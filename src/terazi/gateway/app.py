@@ -6,6 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from terazi.gateway.access import Keyring, origin_allowed
+from terazi.gateway.account import Bookkeeper
 from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
@@ -68,7 +69,12 @@ def create_app(
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(seats or PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
+        broker=Broker(
+            seats or PassingSeats(directory, ready_wait_s=ready_wait_s),
+            links,
+            traffic,
+            account=Bookkeeper((metrics,)),
+        ),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,

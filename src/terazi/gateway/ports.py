@@ -4,7 +4,7 @@ Everything but ``seat`` is called on the event loop and returns at once.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call, Flow
@@ -33,8 +33,23 @@ class Receiver(Protocol):
 class Exchange(Flow, Protocol):
     """One request at an engine."""
 
+    @property
+    def reached(self) -> bool:
+        """Whether the request was written to a connection: the engine may have worked on it."""
+        ...
+
     def abort(self) -> None:
         """Drop the connection, which frees the engine's slot. Nothing is heard after it."""
+        ...
+
+
+@runtime_checkable
+class Witness(Protocol):
+    """A backend whose supervisor knows how its engine ended."""
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether its last end was a signal that neither it nor the kernel raised because of what it did."""
         ...
 
 
@@ -92,7 +107,7 @@ class Ticket(Protocol):
 class Seats(Protocol):
     """The queues of all models."""
 
-    def enter(self, call: Call, *, tokens: int, prefix: tuple[int, ...] = ()) -> Ticket:
+    def enter(self, call: Call) -> Ticket:
         """Take a place in the queue of ``call.model``.
 
         Raises:
