@@ -13,6 +13,7 @@ from terazi.gateway.broker import Broker
 from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.figures import Source
 from terazi.gateway.library import Library
 from terazi.gateway.links import Links
 from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
@@ -48,6 +49,7 @@ def create_app(
     seats: Seats | None = None,
     library: Library | None = None,
     keyring: Keyring | None = None,
+    sources: Collection[Source] = (),
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -62,8 +64,9 @@ def create_app(
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         library: of the models that clients fetch and make; None doesn't offer that.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
+        sources: of figures for the metrics.
     """
-    metrics = Metrics(directory)
+    metrics = Metrics(directory, sources)
     traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
