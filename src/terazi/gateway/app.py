@@ -14,12 +14,16 @@ from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
 from terazi.gateway.library import Library
 from terazi.gateway.links import Links
+from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
+from terazi.gateway.media_routes import MediaRoutes
 from terazi.gateway.metrics import Metrics
 from terazi.gateway.ollama_library_routes import OllamaLibraryRoutes
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
+from terazi.gateway.operations import DocumentRoutes
 from terazi.gateway.passing import PassingSeats
 from terazi.gateway.ports import Seats
+from terazi.gateway.rerank_routes import RerankRoutes
 from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
@@ -83,15 +87,14 @@ def create_app(
     ResponsesRoutes(desk).add_to(app)
     OllamaRoutes(desk, library).add_to(app)
     OllamaLibraryRoutes(desk, library).add_to(app)
+    RerankRoutes(desk).add_to(app)
+    MediaRoutes(desk).add_to(app)
+    LlamaCppRoutes(desk).add_to(app)
     HealthRoutes(desk).add_to(app)
+    DocumentRoutes(desk).add_to(app)
     if control is not None and control_token:
         ControlRoutes(desk, control, control_token).add_to(app)
-    for prefix in (
-        "/v1/messages/",
-        "/v1/",
-        "/api/",
-        "/",
-    ):  # the router takes the longest prefix, whatever comes first here
+    for prefix in ("/v1/messages/", "/v1/", "/api/", "/"):  # the router takes the longest one, in whatever order
         path = prefix + "{path:.*}"
         app.router.add_route("OPTIONS", path, _preflight)
         app.router.add_route("*", path, desk.route(api_of(prefix), _not_found))

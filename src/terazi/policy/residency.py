@@ -105,10 +105,7 @@ class Keeper:
             case ModelWanted():
                 self._want(event, now)
             case FreeMeasured(free=free):
-                memory = self._state.memory
-                memory.free, memory.measured_at, memory.asked_at = dict(free), now, None
-                for unit in self._state.units.values():
-                    unit.settled = unit.settled or unit.at in _UP
+                self._state.measured(free, now)
             case MemoryPressed():
                 self._press(event, now, commands)
             case Ticked():
