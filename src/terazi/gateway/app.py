@@ -61,11 +61,12 @@ def create_app(
         library: of the models that clients fetch and make; None doesn't offer that.
     """
     metrics = Metrics(directory)
-    traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
+    seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
+    traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc)
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(seats or PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
+        broker=Broker(seats, links, traffic),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,

@@ -99,3 +99,7 @@ class Seats(Protocol):
             WireError: it is turned away at once.
         """
         ...
+
+    def drain(self) -> None:
+        """The service ends: turn away all who wait, and who come."""
+        ...

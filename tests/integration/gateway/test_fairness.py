@@ -146,3 +146,21 @@ async def test_an_open_service_shares_by_the_names_that_users_give() -> None:
         others = sorted(ended for _, ended in await asyncio.gather(*mums))
         assert kid == "kid"
         assert at < others[2], "one was running, and one may have been in between"
+
+
+async def test_draining_tells_those_who_wait_and_finishes_what_runs() -> None:
+    async with shared_engine(1) as gateway, client_of(gateway) as session:
+        body = {"model": CARD.id, "messages": [{"role": "user", "content": "weigh"}], "max_tokens": 50}
+
+        async def ask() -> tuple[int, float]:
+            async with session.post("/v1/chat/completions", json=body) as answer:
+                await answer.read()
+                return answer.status, time.monotonic()
+
+        asked = [asyncio.create_task(ask()) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        began = time.monotonic()
+        assert await gateway.drain(5.0) == 0
+        answers = [await task for task in asked]
+        assert sorted(status for status, _ in answers) == [200, 503, 503, 503]
+        assert all(at - began < 0.2 for status, at in answers if status == 503)
