@@ -39,14 +39,16 @@ class Place:
 
 
 @asynccontextmanager
-async def shared_engine(slots: int, *callers: Caller, limits: Limits | None = None) -> AsyncIterator[Place]:
+async def shared_engine(
+    slots: int, *callers: Caller, limits: Limits | None = None, heartbeat_s: float = 5.0
+) -> AsyncIterator[Place]:
     """One engine with *slots* behind the gateway, and a key for each of *callers*: ``key-of-NAME``."""
     engine = fake_engine("-np", str(slots), "--fake-tokens", "1000", "--fake-token-delay-s", str(TOKEN_S))
     async with running(engine):
         backend = StubBackend(engine.port)
         seats = Seats(StubDirectory([backend]), limits=limits)
         keys = {f"key-of-{caller.name}": caller for caller in callers}
-        async with gateway_over(backend, seats=seats, keys=keys) as gateway:
+        async with gateway_over(backend, seats=seats, keys=keys, heartbeat_s=heartbeat_s) as gateway:
             place = Place(gateway, seats, backend)
             place.open(slots)
             yield place

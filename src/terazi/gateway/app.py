@@ -6,6 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from terazi.gateway.access import Keyring, origin_allowed
+from terazi.gateway.account import Bookkeeper
 from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
@@ -23,6 +24,7 @@ from terazi.gateway.openai_routes import OpenAiRoutes
 from terazi.gateway.operations import DocumentRoutes
 from terazi.gateway.passing import PassingSeats
 from terazi.gateway.ports import Seats
+from terazi.gateway.relay import HEARTBEAT_S
 from terazi.gateway.rerank_routes import RerankRoutes
 from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
@@ -45,6 +47,7 @@ def create_app(
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
     seats: Seats | None = None,
+    heartbeat_s: float = HEARTBEAT_S,
     library: Library | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
@@ -58,6 +61,7 @@ def create_app(
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
+        heartbeat_s: a stream that has nothing to say says so this often.
         library: of the models that clients fetch and make; None doesn't offer that.
     """
     metrics = Metrics(directory)
@@ -66,7 +70,7 @@ def create_app(
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(seats, links, traffic),
+        broker=Broker(seats, links, traffic, account=Bookkeeper((metrics,)), heartbeat_s=heartbeat_s),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,

@@ -1,6 +1,7 @@
 """What clients meet in a queue, on the wire: places, limits, leaving, draining."""
 
 import asyncio
+import json
 import time
 
 import aiohttp
@@ -9,6 +10,7 @@ from queueing import TOKEN_S, Place, shared_engine
 from serving import CARD, client_of, until
 from terazi.gateway.call import Caller
 from terazi.policy.admission import Limits
+from terazi.policy.dispatch_messages import ModelClosed
 
 
 def body(tokens: int, *, stream: bool = False) -> dict[str, object]:
@@ -110,6 +112,36 @@ async def test_an_engine_that_comes_later_serves_those_who_waited_in_their_order
         place.open(1)
         await asyncio.gather(*asked)
         assert order == [1, 2, 3]
+
+
+async def test_a_stream_that_waits_for_a_cold_model_is_told_how_it_stands() -> None:
+    """So no client gives up for want of a byte. (cline#12839)"""
+    async with shared_engine(1, heartbeat_s=0.05) as place, client_of(place.gateway) as session:
+        place.open(1, open_=False)
+        async with session.post("/v1/chat/completions", json=body(3, stream=True)) as answer:
+            assert answer.status == 200
+            assert answer.content_type == "text/event-stream"
+            assert answer.headers["x-terazi-queue-position"] == "1"
+            for _ in range(2):
+                assert await answer.content.readuntil(b"\n\n") == b": waiting, position 1\n\n"
+            place.open(1)
+            rest = await answer.read()
+        events = [event for event in rest.split(b"\n\n") if event and not event.startswith(b":")]
+        assert events[-1] == b"data: [DONE]"
+        assert len(events) >= 4
+
+
+async def test_a_model_that_never_comes_ends_a_waiting_stream_with_an_error_event() -> None:
+    async with shared_engine(1, heartbeat_s=0.05) as place, client_of(place.gateway) as session:
+        place.open(1, open_=False)
+        async with session.post("/v1/chat/completions", json=body(3, stream=True)) as answer:
+            await answer.content.readuntil(b"\n\n")
+            place.seats.tell(ModelClosed(model=CARD.id, reason="the engine exited with 1"))
+            event = json.loads((await answer.read()).rpartition(b"data: ")[2])
+        assert "exited with 1" in event["error"]["message"]
+        async with session.post("/v1/chat/completions", json=body(3)) as answer:
+            assert answer.status == 503
+            assert int(answer.headers["retry-after"]) >= 1
 
 
 async def test_draining_tells_those_who_wait_and_finishes_what_runs() -> None:
