@@ -17,7 +17,7 @@ from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.gateway.backend import HeldMemory, ModelCard
 from terazi.memory.bill import HOST
 from terazi.placement.plan import Plan
-from terazi.policy.lifecycle import State
+from terazi.policy.lifecycle import Limits, State
 from terazi.policy.lifecycle_messages import Phase
 from terazi.service.config import LlamaCppTable
 from terazi.service.live import live_figures
@@ -85,6 +85,8 @@ class Deployment:
             log_path=self.log_path,
             in_flight=lambda: self._in_flight,
             on_change=lambda state: on_change(self, state),
+            # one more try by itself; after that it is the keeper's to say when, and to whom it is told
+            limits=Limits(max_load_failures=2),
         )
 
     @property
