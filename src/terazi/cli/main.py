@@ -26,6 +26,7 @@ COMMANDS: Final = {
     "load": ("terazi.cli.load", "bring a model of the service into memory"),
     "reload": ("terazi.cli.reload", "have the service read its terazi.toml again"),
     "logs": ("terazi.cli.logs", "what an engine printed"),
+    "usage": ("terazi.cli.usage", "who used what, by API key and model"),
 }
 
 #: What a write to a full or broken place fails with; reads are translated where they happen.

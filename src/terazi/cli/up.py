@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C, SIGTERM or ``terazi stop``."""
     import os
 
+    import uvloop
+
     path = find_config(args.config)
     config = Config() if path is None else read_config(path)
     attach = tuple(_attached(text) for text in args.attach)
@@ -74,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
         price_per_kwh=config.power.price_per_kwh if args.price_per_kwh is None else args.price_per_kwh,
         api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or config.service.key(),
     )
-    asyncio.run(_serve(request))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(request))
     return 0
 
 

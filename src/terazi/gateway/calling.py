@@ -55,6 +55,7 @@ def make_call(
         deadline_s=None if deadline is None else _seconds(deadline),
         priority=0 if priority is None else _standing_back(priority),
         arrived=arrived,
+        traceparent=headers.get("traceparent"),
     )
 
 

@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -14,6 +14,7 @@ import aiohttp
 
 from terazi.errors import EngineError
 from terazi.gateway.backend import READY, HeldMemory, ModelCard
+from terazi.gateway.in_flight import InFlight
 from terazi.policy.dispatch_messages import ReplicaChanged
 
 _log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class AttachedModel:
         self.replica = f"{listed.id} at {url}"
         self.card = _card(listed, url, aliases)
         self.answers = True
-        self._in_flight = 0
+        self._flight = InFlight()
 
     @property
     def engines(self) -> tuple["AttachedModel", ...]:
@@ -75,7 +76,7 @@ class AttachedModel:
     @property
     def in_flight(self) -> int:
         """Requests of ours in it."""
-        return self._in_flight
+        return self._flight.count
 
     async def ready(self) -> None:
         """As its server was when it was last asked.
@@ -86,14 +87,9 @@ class AttachedModel:
         if not self.answers:
             raise EngineError(f"{self.base_url} does not answer", hint="start that server; it is looked for on")
 
-    @contextlib.contextmanager
-    def tracking(self) -> Iterator[None]:
+    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
         """Count a request while it is there."""
-        self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
+        return self._flight.tracking(request)
 
     def replica_changed(self) -> ReplicaChanged:
         """What the dispatcher is told about it."""
@@ -114,7 +110,7 @@ class AttachedModel:
             "pid": None,
             "uptime_s": None,
             "plan_id": None,
-            "in_flight": self._in_flight,
+            "in_flight": self._flight.count,
             "restarts": 0,
             "context": self.listed.context,
             "forecast": None,

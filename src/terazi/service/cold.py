@@ -1,10 +1,10 @@
 """The backend of a slot without an engine: it can be listed and named, and answers nothing."""
 
 import contextlib
-from collections.abc import Iterator
 
 from terazi.errors import EngineError
 from terazi.gateway.backend import HeldMemory, ModelCard
+from terazi.gateway.in_flight import InFlight
 
 
 class Cold:
@@ -30,7 +30,6 @@ class Cold:
             f"{self.card.id} is not in memory", hint=f"ask it something, or: terazi load {self.card.id}"
         )
 
-    @contextlib.contextmanager
-    def tracking(self) -> Iterator[None]:
+    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
         """Nothing to count."""
-        yield
+        return InFlight().tracking(request)

@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from terazi.engines.llama_cpp.endpoints import MAX_BODY
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.gateway.backend import HeldMemory, ModelCard
+from terazi.gateway.in_flight import InFlight
 from terazi.memory.bill import HOST
 from terazi.placement.plan import Plan
 from terazi.policy.lifecycle import Limits, State
 from terazi.policy.lifecycle_messages import Phase
+from terazi.policy.progress import Patience
 from terazi.service.config import LlamaCppTable
 from terazi.service.live import live_figures
 from terazi.service.weighing import Weighing
@@ -62,8 +64,7 @@ class Deployment:
         self.card = card
         self.replica = replica
         self.log_path = log_path
-        self._on_use = on_use
-        self._in_flight = 0
+        self._flight = InFlight(lambda: on_use(self))
 
         def launch(port: int) -> LaunchSpec:
             """A new port and a new key for every start."""
@@ -77,13 +78,23 @@ class Deployment:
                 model_name=card.id,
                 threads=weighing.machine.host.cores,
             )
-            return dataclasses.replace(launch, stall_s=limits.stall_s, stop_grace_s=limits.stop_grace_s)
+            forecast = weighing.forecast
+            return dataclasses.replace(
+                launch,
+                stall_s=limits.stall_s,
+                stop_grace_s=limits.stop_grace_s,
+                prefill_tok_s=None if forecast is None else forecast.prefill_tok_s.low,
+                elsewhere=limits.cpu_fallback,
+            )
 
         self.runner = EngineRunner(
             launch,
             run_dir=str(run_dir),
             log_path=self.log_path,
-            in_flight=lambda: self._in_flight,
+            in_flight=lambda: self._flight.count,
+            requests=self._flight.recent,
+            bytes_seen=lambda: self._flight.bytes_seen,
+            patience=Patience(silent_s=limits.stuck_s),
             on_change=lambda state: on_change(self, state),
             # one more try by itself; after that it is the keeper's to say when, and to whom it is told
             limits=Limits(max_load_failures=2),
@@ -113,18 +124,11 @@ class Deployment:
     @property
     def in_flight(self) -> int:
         """Requests that the engine is working on."""
-        return self._in_flight
+        return self._flight.count
 
-    @contextlib.contextmanager
-    def tracking(self) -> Iterator[None]:
+    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
         """Count a request while it is with the engine."""
-        self._in_flight += 1
-        self._on_use(self)
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
-            self._on_use(self)
+        return self._flight.tracking(request)
 
     async def ready(self) -> None:
         """Wait until the engine answers; raises EngineError if it won't."""
@@ -174,7 +178,7 @@ class Deployment:
             "pid": self.runner.pid,
             "uptime_s": self._uptime_s(),
             "plan_id": self.plan.id,
-            "in_flight": self._in_flight,
+            "in_flight": self._flight.count,
             "restarts": self.runner.restarts,
             "reconciliation": None if self.reconciliation is None else to_json(self.reconciliation),
             "live": await self._ask() if self.runner.state.phase is Phase.READY else None,

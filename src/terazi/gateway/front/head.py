@@ -180,6 +180,8 @@ def read_head(raw: bytes, *, most_headers: int) -> RequestHead:
         raise BadHeadError(505, "this service speaks HTTP/1.1 without TLS, and no HTTP/2")
     if not raw.count(b"\n") == raw.count(b"\r") == raw.count(b"\r\n"):
         raise BadHeadError(400, _BARE)
+    if raw.count(b" ", 0, raw.find(b"\r")) != 2:  # llhttp takes more, and HTTP/0.9
+        raise BadHeadError(400, "this is no request line")
     found = Body()
     parser = found.parser
     try:
