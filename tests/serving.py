@@ -191,6 +191,7 @@ async def gateway_over(
     allowed_origins: tuple[str, ...] = (),
     ready_wait_s: float = 10.0,
     seats: Seats | None = None,
+    heartbeat_s: float = 5.0,
     keys: Mapping[str, Caller] | None = None,
     library: Library | None = None,
 ) -> AsyncIterator[Gateway]:
@@ -204,6 +205,7 @@ async def gateway_over(
         allowed_origins=allowed_origins,
         ready_wait_s=ready_wait_s,
         seats=seats,
+        heartbeat_s=heartbeat_s,
         keys=keys,
         library=library,
     )

@@ -6,12 +6,14 @@ from typing import Final
 from aiohttp import web
 
 from terazi.gateway.access import Keyring, origin_allowed
+from terazi.gateway.account import Bookkeeper
 from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
 from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.figures import Source
 from terazi.gateway.library import Library
 from terazi.gateway.links import Links
 from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
@@ -23,6 +25,7 @@ from terazi.gateway.openai_routes import OpenAiRoutes
 from terazi.gateway.operations import DocumentRoutes
 from terazi.gateway.passing import PassingSeats
 from terazi.gateway.ports import Seats
+from terazi.gateway.relay import HEARTBEAT_S
 from terazi.gateway.rerank_routes import RerankRoutes
 from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
@@ -45,7 +48,10 @@ def create_app(
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
     seats: Seats | None = None,
+    heartbeat_s: float = HEARTBEAT_S,
     library: Library | None = None,
+    keyring: Keyring | None = None,
+    sources: Collection[Source] = (),
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -58,18 +64,22 @@ def create_app(
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
+        heartbeat_s: a stream that has nothing to say says so this often.
         library: of the models that clients fetch and make; None doesn't offer that.
+        keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
+        sources: of figures for the metrics.
     """
-    metrics = Metrics(directory)
-    traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
+    metrics = Metrics(directory, sources)
+    seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
+    traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc)
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(seats or PassingSeats(directory, ready_wait_s=ready_wait_s), links, traffic),
+        broker=Broker(seats, links, traffic, account=Bookkeeper((metrics,)), heartbeat_s=heartbeat_s),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,
-        keyring=Keyring(holders),
+        keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
     )

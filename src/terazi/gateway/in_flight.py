@@ -6,7 +6,7 @@ crash names them.
 
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 #: A connection breaks some moments before its engine is known to be gone: who left just now was still there then.
@@ -15,9 +15,10 @@ _MOST_LEFT = 256
 
 
 class InFlight:
-    """One for each backend."""
+    """One for each backend. *on_change* is called when there are more or fewer."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
+        self._on_change = on_change
         #: Of answers, since it was made. Whoever passes them on adds to it.
         self.bytes_seen = 0
         self._count = 0
@@ -35,6 +36,7 @@ class InFlight:
         self._count += 1
         if request:
             self._ids[request] = self._ids.get(request, 0) + 1
+        self._on_change()
         try:
             yield self
         finally:
@@ -44,6 +46,7 @@ class InFlight:
                 self._ids[request] -= 1
                 if not self._ids[request]:
                     del self._ids[request]
+            self._on_change()
 
     def recent(self) -> tuple[str, ...]:
         """The ids of those that are here, or left within the last half second."""
