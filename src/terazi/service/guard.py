@@ -54,6 +54,10 @@ class Relief(Protocol):
         """Drain the model that holds most there, and start it with *need* bytes less."""
         ...
 
+    def calm(self) -> None:
+        """There is no pressure: said with each look."""
+        ...
+
 
 class Guard:
     """One for the service.
@@ -64,6 +68,7 @@ class Guard:
         state_dir: whose disk is watched.
         root: below which ``proc`` and ``sys`` are; for tests.
         cards: asks for the accelerators; it may block.
+        moving: whether a model is being loaded or unloaded: then what is free on a card says nothing.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class Guard:
         root: str = "/",
         cards: Callable[[], Mapping[str, Card]] | None = None,
         cards_every_s: float = CARDS_EVERY_S,
+        moving: Callable[[], bool] = lambda: False,
     ) -> None:
         self._every_s = table.every_s
         self._relief = relief
@@ -82,6 +88,7 @@ class Guard:
         self._root = root
         self._ask_cards = cards or cards_of_driver
         self._cards_every_s = cards_every_s
+        self._moving = moving
         self._state = State(terms=terms(table))
         self._cards: Mapping[str, Card] = {}
         self._cards_at = 0.0
@@ -113,12 +120,16 @@ class Guard:
         if now - self._cards_at >= self._cards_every_s or not self._cards_at:
             self._cards_at = now
             self._cards = await asyncio.to_thread(self._ask_cards)
+            if self._moving():
+                self._spare.clear()
             for device, card in self._cards.items():
                 if card.free_bytes is not None:
                     self._spare.setdefault(device, card.free_bytes)
         self._state, commands = step(self._state, self._sample(now))
         for command in commands:
             self._execute(command)
+        if self._state.stage is Stage.OPEN:
+            self._relief.calm()
 
     def _execute(self, command: Command) -> None:
         match command:
