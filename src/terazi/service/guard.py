@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from terazi.hardware.probe import Pressure, read_cards, read_pressure
+from terazi.hardware.probe import Pressure, read_pressure
 from terazi.hardware.probe.pressure import page_bytes
 from terazi.policy.guard import State, step
 from terazi.policy.guard_messages import (
@@ -78,7 +78,7 @@ class Guard:
         *,
         state_dir: Path,
         root: str = "/",
-        cards: Callable[[], Mapping[str, Card]] | None = None,
+        cards: Callable[[], Mapping[str, Card]],
         cards_every_s: float = CARDS_EVERY_S,
         moving: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -86,7 +86,7 @@ class Guard:
         self._relief = relief
         self._state_dir = state_dir
         self._root = root
-        self._ask_cards = cards or cards_of_driver
+        self._ask_cards = cards
         self._cards_every_s = cards_every_s
         self._moving = moving
         self._state = State(terms=terms(table))
@@ -203,21 +203,6 @@ def terms(table: GuardTable) -> Terms:
         step_s=3 * table.every_s,
         throttled_s=THROTTLED_S,
     )
-
-
-def cards_of_driver() -> dict[str, Card]:
-    """NVIDIA's cards as the driver says now; none without one."""
-    report = read_cards()
-    return {
-        f"CUDA{place}": Card(
-            total_bytes=gpu.memory_total_bytes,
-            free_bytes=gpu.memory_free_bytes,
-            temperature_c=None if gpu.temperature_c is None else float(gpu.temperature_c),
-            throttled=gpu.slowed is True,
-        )
-        for place, gpu in enumerate(() if report is None else report.gpus)
-        if gpu.memory_total_bytes
-    }
 
 
 def _disk_free(folder: Path) -> int | None:

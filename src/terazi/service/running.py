@@ -30,6 +30,7 @@ from terazi.service.beacon import Beacon, light
 from terazi.service.config import read_config
 from terazi.service.curator import Curator
 from terazi.service.deployment import Deployment
+from terazi.service.driver import Driver
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.fleet import Fleet, Yard
 from terazi.service.fleet_model import FleetModel
@@ -224,11 +225,13 @@ class Service:
         beacon: Path | None = None
         with self._signals():
             binary, devices = await self._engine()
+            driver = Driver()
             yard = Yard(
                 binary=binary,
                 look=partial(self._look, binary, devices),
                 run_dir=state,
                 on_ready=self._became_ready,
+                device_memory=driver.memory_of,
                 price_per_kwh=request.price_per_kwh,
             )
             planning = self._plan(yard)
@@ -253,7 +256,7 @@ class Service:
             )
             gateway = Gateway(app, request.host, request.port)
             relief = FleetRelief(fleet, seats, yard.look, price_per_kwh=request.price_per_kwh)
-            guarding = self._guarding(relief, state)
+            guarding = self._guarding(relief, state, driver)
             try:
                 await gateway.start()
                 self._url = gateway.address
@@ -271,11 +274,13 @@ class Service:
                     with contextlib.suppress(OSError):
                         beacon.unlink(missing_ok=True)
 
-    def _guarding(self, relief: FleetRelief, state: Path) -> "asyncio.Future[None]":
+    def _guarding(self, relief: FleetRelief, state: Path, driver: Driver) -> "asyncio.Future[None]":
         """Watch memory, heat and disk from now on, unless the configuration has none of it."""
         if not self._config.guard.enabled:
             return asyncio.ensure_future(asyncio.sleep(0))
-        self._guard = Guard(self._config.guard, relief, state_dir=state, moving=lambda: self._the_fleet().moving)
+        self._guard = Guard(
+            self._config.guard, relief, state_dir=state, cards=driver.cards, moving=lambda: self._the_fleet().moving
+        )
         return asyncio.ensure_future(self._guard.run())
 
     def _look(self, binary: Binary, devices: Sequence[ListedDevice] | None) -> Machine:

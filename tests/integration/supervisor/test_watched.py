@@ -126,6 +126,7 @@ async def test_sigstop_with_streams_in_flight_is_found_killed_and_explained(
     assert (crash["by"], crash["signal"], crash["phase"]) == ("Terazi", "SIGKILL", "stuck")
     assert crash["requests"] == ["r0", "r1", "r2"]
     assert "stopped its process" in crash["reason"]
+    assert ours.runner.ended_from_outside, "no request is to blame"
     assert crash["pid"] == pid
     assert any("model loaded" in line for line in crash["last_lines"])
     assert len(crash["memory"]) >= 2
@@ -146,6 +147,7 @@ async def test_a_hang_is_found_whether_it_answers_questions_or_not(make: Callabl
     stream = asyncio.create_task(ours.stream("r"))
     await until_async(lambda: ours.runner.restarts == 1, within_s=6)
     assert not alive(pid)
+    assert not ours.runner.ended_from_outside, "the request may be to blame"
     with suppress(aiohttp.ClientError):
         await stream
 
