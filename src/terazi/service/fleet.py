@@ -238,9 +238,9 @@ class Fleet:
         self._reopen(model)
         self.ask(model)
 
-    def _close(self, model: FleetModel, reason: str) -> None:
+    def _close(self, model: FleetModel, reason: str, again_at: float | None = None) -> None:
         model.closed = reason
-        self._tell_seats(ModelClosed(model=model.name, reason=reason))
+        self._tell_seats(ModelClosed(model=model.name, reason=reason, again_at=again_at))
 
     def _reopen(self, model: FleetModel) -> None:
         if model.closed is not None:
@@ -397,9 +397,9 @@ class Fleet:
         if model is None:
             return
         left = None if again_at is None else again_at - asyncio.get_running_loop().time()
-        later = "" if left is None else f"; it is tried again in {left:.0f} s"
+        later = "" if left is None else f" (it is tried again in {left:.0f} s)"
         _log.warning("%s can't be served: %s%s", name, reason, later)
-        self._close(model, f"{name} can't be served now: {reason}{later}")
+        self._close(model, f"{name} can't be served now: {reason}", again_at)
 
     # ---- the work
 
