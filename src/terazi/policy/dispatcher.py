@@ -142,7 +142,8 @@ class Dispatcher:
             case ModelClosed(model=model, reason=reason, again_at=again_at):
                 line = self._line(model)
                 line.closed, line.again_at = reason, again_at
-                self._turn_all_away(line, Why.NO_ENGINE, reason, now, commands, line.opens_in_s(now))
+                opens_in_s = line.opens_in_s(now)
+                self._turn_all_away(line, Why.NO_ENGINE, reason, now, commands, retry_after_s=opens_in_s)
             case ModelOpened(model=model):
                 self._line(model).closed = None
             case AdmissionPaused(reason=reason):
@@ -323,6 +324,7 @@ class Dispatcher:
         message: str,
         now: float,
         commands: list[Command],
+        *,
         retry_after_s: float | None = None,
     ) -> None:
         for request in list(line.queue.waiting.values()):
