@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from terazi.gateway.access import Keyring, origin_allowed
-from terazi.gateway.account import Bookkeeper
+from terazi.gateway.account import Bookkeeper, Reader
 from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
@@ -52,6 +52,7 @@ def create_app(
     library: Library | None = None,
     keyring: Keyring | None = None,
     sources: Collection[Source] = (),
+    readers: Collection[Reader] = (),
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -68,6 +69,7 @@ def create_app(
         library: of the models that clients fetch and make; None doesn't offer that.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
+        readers: shown each request that is over, after the metrics.
     """
     metrics = Metrics(directory, sources)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
@@ -75,7 +77,7 @@ def create_app(
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(seats, links, traffic, account=Bookkeeper((metrics,)), heartbeat_s=heartbeat_s),
+        broker=Broker(seats, links, traffic, account=Bookkeeper((metrics, *readers)), heartbeat_s=heartbeat_s),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,

@@ -139,9 +139,11 @@ class Dispatcher:
     ) -> None:
         """Doors that open and close."""
         match event:
-            case ModelClosed(model=model, reason=reason):
-                self._line(model).closed = reason
-                self._turn_all_away(self._line(model), Why.NO_ENGINE, reason, now, commands)
+            case ModelClosed(model=model, reason=reason, again_at=again_at):
+                line = self._line(model)
+                line.closed, line.again_at = reason, again_at
+                opens_in_s = line.opens_in_s(now)
+                self._turn_all_away(line, Why.NO_ENGINE, reason, now, commands, retry_after_s=opens_in_s)
             case ModelOpened(model=model):
                 self._line(model).closed = None
             case AdmissionPaused(reason=reason):
@@ -192,7 +194,8 @@ class Dispatcher:
         if self._draining:
             return TurnAway(id=event.id, why=Why.DRAINING, message=_SHUTTING_DOWN)
         if line.closed is not None:
-            return TurnAway(id=event.id, why=Why.NO_ENGINE, message=line.closed)
+            opens_in_s = line.opens_in_s(now)
+            return TurnAway(id=event.id, why=Why.NO_ENGINE, message=line.closed, retry_after_s=opens_in_s)
         if self._paused is not None:
             return TurnAway(id=event.id, why=Why.PRESSURE, message=self._paused)
         largest = line.largest()
@@ -230,7 +233,7 @@ class Dispatcher:
         if self._draining:
             self._turn_away(request, Why.DRAINING, _SHUTTING_DOWN, commands)
         elif line.closed is not None:
-            self._turn_away(request, Why.NO_ENGINE, line.closed, commands)
+            self._turn_away(request, Why.NO_ENGINE, line.closed, commands, line.opens_in_s(now))
         elif largest is not None and request.tokens > largest:
             self._turn_away(request, Why.TOO_LARGE, _too_large(request.tokens, largest), commands)
         elif request.deadline is not None and request.deadline <= now:
@@ -314,9 +317,18 @@ class Dispatcher:
         line.left_queue(request)
         commands.append(TurnAway(id=request.id, why=why, message=message, retry_after_s=retry_after_s))
 
-    def _turn_all_away(self, line: Line, why: Why, message: str, now: float, commands: list[Command]) -> None:
+    def _turn_all_away(
+        self,
+        line: Line,
+        why: Why,
+        message: str,
+        now: float,
+        commands: list[Command],
+        *,
+        retry_after_s: float | None = None,
+    ) -> None:
         for request in list(line.queue.waiting.values()):
-            self._turn_away(request, why, message, commands)
+            self._turn_away(request, why, message, commands, retry_after_s)
         commands += line.wanted(now)
 
     def _queued(self, request: Request, account: Account) -> None:

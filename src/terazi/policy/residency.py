@@ -78,6 +78,11 @@ class Keeper:
         """Until when *model* can't be had; infinity is until somebody does something, None that it can."""
         return self._state.closed.get(model)
 
+    def may_ever_go(self, unit: str) -> bool:
+        """Whether *unit* is in memory, and may be unloaded for others at some time."""
+        found = self._state.units.get(unit)
+        return found is not None and found.at in _UP and found.terms.ours and not found.terms.pinned
+
     def idle_until(self, unit: str) -> float | None:
         """When *unit* is unloaded for being idle; None if it won't be, as it is now."""
         found = self._state.units.get(unit)
