@@ -13,6 +13,7 @@ from terazi.gateway.broker import Broker
 from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.figures import Source
 from terazi.gateway.library import Library
 from terazi.gateway.links import Links
 from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
@@ -49,6 +50,8 @@ def create_app(
     seats: Seats | None = None,
     heartbeat_s: float = HEARTBEAT_S,
     library: Library | None = None,
+    keyring: Keyring | None = None,
+    sources: Collection[Source] = (),
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -63,8 +66,10 @@ def create_app(
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         heartbeat_s: a stream that has nothing to say says so this often.
         library: of the models that clients fetch and make; None doesn't offer that.
+        keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
+        sources: of figures for the metrics.
     """
-    metrics = Metrics(directory)
+    metrics = Metrics(directory, sources)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
     traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc)
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
@@ -74,7 +79,7 @@ def create_app(
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,
-        keyring=Keyring(holders),
+        keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
     )

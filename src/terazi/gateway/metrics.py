@@ -125,8 +125,8 @@ class Metrics:
         call, outcome, usage = entry.call, entry.outcome, entry.usage
         model, key = call.model, self._key(call.caller.name)
         self._calls.labels(call.api, model, key, str(outcome.status)).inc()
-        if outcome.why is not None:
-            self._rejected.labels(model, key, outcome.why).inc()
+        if not outcome.attempts and outcome.status >= 400 and not entry.client_gone:
+            self._rejected.labels(model, key, outcome.why or outcome.code or "other").inc()
         if outcome.attempts:
             self._queue.labels(model, key).observe(entry.queued_s)
         lost = sum(attempt.lost is not None for attempt in outcome.attempts)

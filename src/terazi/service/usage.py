@@ -51,11 +51,11 @@ class Tally:
             seconds=so_far.seconds + sum(attempt.ended - attempt.began for attempt in entry.outcome.attempts),
         )
 
-    def write(self) -> None:
+    async def write(self) -> None:
         """Write what came since the last time; it is kept for the next one if the store can't take it."""
         held, self._open = self._open, {}
         try:
-            add_usage(self._store, held.values())
+            await asyncio.to_thread(add_usage, self._store, tuple(held.values()))
         except StoreError as problem:
             _log.warning("usage isn't written now: %s (%s)", problem.message, problem.hint)
             for place, used in self._open.items():
@@ -63,14 +63,10 @@ class Tally:
             self._open = held
 
     async def run(self) -> None:
-        """Write again and again, and once more when it is cancelled."""
-        try:
-            while True:
-                await asyncio.sleep(WRITE_EVERY_S)
-                if self._open:
-                    await asyncio.to_thread(self.write)
-        finally:
-            self.write()
+        """Write again and again, without end."""
+        while True:
+            await asyncio.sleep(WRITE_EVERY_S)
+            await self.write()
 
 
 def _sum(one: Used, other: Used) -> Used:

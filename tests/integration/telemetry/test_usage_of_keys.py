@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from serving import until
 from terazi.cli.main import main
 from terazi.gateway.account import Attempt, Bookkeeper, Outcome
 from terazi.gateway.call import Call, Caller
@@ -43,15 +44,15 @@ def note(tally: Tally, key: str = "anna", *, status: int = 200, n: int = 1) -> N
         Bookkeeper([tally]).closed(replace(CALL, caller=Caller(name=key)), replace(DONE, status=status))
 
 
-def test_requests_add_up_over_writes_and_runs() -> None:
+async def test_requests_add_up_over_writes_and_runs() -> None:
     for _ in range(2):
         tally = Tally(Store(store_file()))
         note(tally, n=3)
-        tally.write()
+        await tally.write()
         note(tally, status=500)
         note(tally, "bert")
-        tally.write()
-        tally.write()
+        await tally.write()
+        await tally.write()
     anna, bert = usage_of_days(1, by_day=False)
     assert anna == Used("", "anna", "m", 8, 2, 80, 0, 32, 16.0)
     assert bert == Used("", "bert", "m", 2, 0, 20, 0, 8, 4.0)
@@ -66,40 +67,41 @@ def test_days_are_told_apart_and_old_ones_go() -> None:
     assert [row.day for row in usage_of_days(6, by_day=True)] == [days[1], days[0]]
 
 
-def test_a_store_that_cannot_be_written_loses_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_store_that_cannot_be_written_loses_nothing(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = home / "other.sqlite"
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE x (y)")
     db.close()
     tally = Tally(Store(str(path)))
     note(tally)
-    tally.write()
+    await tally.write()
     assert "usage isn't written now" in caplog.text
     path.unlink()
     note(tally)
-    tally.write()
+    await tally.write()
     assert [row.requests for row in usage_since(Store(str(path)), "2000-01-01")] == [2]
 
 
-def test_clients_that_name_themselves_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_clients_that_name_themselves_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "_MOST_ROWS", 3)
     tally = Tally(Store(store_file()))
     for number in range(10):
         note(tally, f"local/{number}")
-    tally.write()
+    await tally.write()
     rows = usage_of_days(1, by_day=False)
     assert len(rows) == 4
     assert next(row.requests for row in rows if row.key == OTHERS) == 7
 
 
-async def test_what_is_open_is_written_at_the_end() -> None:
+async def test_it_is_written_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "WRITE_EVERY_S", 0.01)
     tally = Tally(Store(store_file()))
     running = asyncio.create_task(tally.run())
-    await asyncio.sleep(0)
-    note(tally)
+    for number in (1, 2):
+        note(tally)
+        await until(lambda number=number: any(row.requests == number for row in usage_of_days(1, by_day=False)))
     running.cancel()
     await asyncio.wait((running,))
-    assert usage_of_days(1, by_day=False)[0].requests == 1
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
