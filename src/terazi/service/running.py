@@ -18,6 +18,7 @@ from terazi.engines.llama_cpp.binary import Binary, ListedDevice
 from terazi.errors import TeraziError, UsageError
 from terazi.gateway.access import Keyring
 from terazi.gateway.app import create_app
+from terazi.gateway.journal import Journal
 from terazi.gateway.seats import Seats
 from terazi.gateway.server import Gateway
 from terazi.hardware.machine import Machine
@@ -249,6 +250,9 @@ class Service:
                 fleet, yard, keyring, api_key=request.api_key, follow=not request.wishes
             )
             library = ModelLibrary(state / "models", curator)
+            journal = Journal(state / "journal")
+            if left := journal.open().count:
+                self._reporter.say(f"an earlier run ended with {left} requests unanswered")
             app = create_app(
                 fleet,
                 keyring=keyring,
@@ -259,6 +263,7 @@ class Service:
                 allowed_origins=table.allowed_origins,
                 ready_wait_s=table.ready_wait_s,
                 library=library,
+                journal=journal,
             )
             gateway = Gateway(app, request.host, request.port)
             try:
@@ -271,6 +276,7 @@ class Service:
                 if any(d.state != "stopped" for d in fleet.deployments()):
                     self._reporter.say("draining, then stopping the engine (again to stop at once)")
                 await self._shut_down(gateway, seats, library)
+                await journal.close()
                 if beacon is not None:
                     with contextlib.suppress(OSError):
                         beacon.unlink(missing_ok=True)
