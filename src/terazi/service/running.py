@@ -244,7 +244,9 @@ class Service:
             planning = self._plan(yard)
             fleet = self._fleet = Fleet(yard, self._config)
             table = self._config.service
-            limits = Limits(max_queued=table.max_queued, max_queued_each=table.max_queued_each)
+            limits = Limits(
+                max_queued=table.max_queued, max_queued_each=table.max_queued_each, max_wait_s=table.ready_wait_s
+            )
             seats = fleet.seats = Seats(fleet, keeper=fleet, limits=limits)
             curator = self._curator = Curator(
                 fleet, yard, keyring, api_key=request.api_key, follow=not request.wishes
@@ -262,6 +264,8 @@ class Service:
                 max_body_bytes=table.max_body_mib * 1024 * 1024,
                 allowed_origins=table.allowed_origins,
                 ready_wait_s=table.ready_wait_s,
+                heartbeat_s=table.heartbeat_s,
+                sources=(seats.figures,),
                 library=library,
                 journal=journal,
             )
