@@ -1,8 +1,8 @@
 """What a request will hold of an engine's KV cache, and how its prompt begins, told from its body alone.
 
 A token of English, Turkish, code or anything escaped as JSON is three to five bytes of the body, one of indented
-JSON eight; one of Chinese in UTF-8 two to three. So a third of a body's bytes, or half of them if there is more in it
-than ASCII, is a little more than its tokens, as a rule. (SmolLM2's tokeniser counts 0.35 to 1.1 of that, and 2.4
+JSON eight; one of Chinese in UTF-8 two to three. So a third of a body's bytes, or half of them if there is more in
+it than ASCII, is a little more than its tokens, as a rule. (SmolLM2's tokeniser counts 0.35 to 1.1 of that, and 2.4
 times as many for base64; the end-to-end test has the texts.) The engine counts exactly, and what it counted is put
 right afterwards.
 """
