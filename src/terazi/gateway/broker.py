@@ -22,7 +22,7 @@ from terazi.gateway.call import Call, Sink
 from terazi.gateway.journal import Journal
 from terazi.gateway.ports import Links, Seats, Ticket
 from terazi.gateway.relay import HEARTBEAT_S, Ending, Relay, Result
-from terazi.gateway.run import Run, blameless
+from terazi.gateway.run import Run, blameless, why_lost
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.carry_on import continuation, count_request, limit_of, read_tokens
 from terazi.gateway.wire.errors import (
@@ -150,7 +150,7 @@ class Broker:
     async def _serve(self, run: Run, relay: Relay, ticket: Ticket) -> None:
         while True:
             backend = await ticket.seat()
-            with backend.tracking():
+            with backend.tracking(run.call.id) as relay.flight:
                 sending = await self._prepare(run, relay, backend)
                 if sending is None:
                     return
@@ -177,7 +177,7 @@ class Broker:
         run.steps.append(step.word)
         match step:
             case GiveUp(why=why):
-                raise WireError(_cut(why))
+                raise WireError(_cut(why, run))
             case Finish():
                 self._finish(run, relay, script)
                 return None
@@ -230,11 +230,11 @@ class Broker:
             return  # the engine is well, and keeps its place for the continuation
         _log.warning("request %s at %s: %s", run.call.id, backend.replica, result.reason)
         if result.ending is Ending.REFUSED:
-            raise WireError(_cut(f"another would not continue it: {result.reason}"))
+            raise WireError(_cut(f"another would not continue it: {result.reason}", run))
         if result.ending is Ending.BROKE:
             run.lost, run.suspect, run.unreached_since = True, (backend, relay.got_on), None
             run.pause_s = run.FIRST_PAUSE_S
-            self._settle_early(run)
+            await self._settle_early(run, backend)
         else:
             run.unreached_since = run.unreached_since or now
             patience_s = self._unreached_s * (_BEGUN_PATIENCE if relay.begun else 1)
@@ -247,13 +247,14 @@ class Broker:
         await asyncio.sleep(run.pause_s)
         run.pause_s = min(run.pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _settle_early(self, run: Run) -> None:
+    async def _settle_early(self, run: Run, backend: Backend) -> None:
         """Don't let a client wait for another engine if none could help it."""
         told = run.entry.script().told(lost_track=run.entry.lost_track)
         step = next_step(run.shape, told, LLAMA_CPP, resume=run.call.resume, replayed=run.replayed)
         if isinstance(step, GiveUp):
             run.steps.append(step.word)
-            raise WireError(_cut(step.why))
+            run.death = await why_lost(backend)
+            raise WireError(_cut(step.why, run))
 
     def _finish(self, run: Run, relay: Relay, script: Transcript, *, reason: str = "stop") -> None:
         """The client has all of the text: only its end is missing."""
@@ -347,5 +348,5 @@ def _digest(call: Call) -> bytes:
     return hashlib.blake2b(call.path.encode() + b"\0" + call.body, digest_size=16).digest()
 
 
-def _cut(why: str) -> Fault:
-    return engine_cut(f"the engine stopped before the answer was complete, and {why}")
+def _cut(why: str, run: Run) -> Fault:
+    return engine_cut(f"{run.death or 'the engine stopped'} before the answer was complete, and {why}")
