@@ -99,7 +99,6 @@ class HttpSink:
         if self._chunked:
             fields.append(("Transfer-Encoding", "chunked"))
         self._hold(head_bytes(head.status, fields, keep_alive=self._keep_alive, old=self._old))
-        self._listener.began()
 
     def write(self, data: bytes) -> None:
         """As ``Sink`` has it."""
