@@ -35,7 +35,7 @@ from gateway_targets import (
     until_it_answers,
 )
 
-EVENTS = int(__import__("os").environ.get("EV","32"))
+EVENTS = int(__import__("os").environ.get("EV", "32"))
 EVERY_MS = 20
 FLAT_EVENTS = 1500
 IDLE_STREAMS = 10_000
@@ -127,7 +127,11 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
     engine = start_engine()
     targets = [engine]
     try:
-        for found in (start_nginx(engine.port, folder), start_ours(engine.port), start_litellm(engine.port, folder)):
+        for found in (
+            start_nginx(engine.port, folder),
+            start_ours(engine.port),
+            start_litellm(engine.port, folder),
+        ):
             if isinstance(found, str):
                 print(found)
             else:

@@ -161,7 +161,9 @@ async def _serve(engine: int) -> None:
 
 def request_bytes(**asked: object) -> bytes:
     """A streaming request that asks the engine for *asked*."""
-    body = json.dumps({"model": CARD.id, "messages": [{"role": "user", "content": "weigh"}], "stream": True, **asked})
+    body = json.dumps(
+        {"model": CARD.id, "messages": [{"role": "user", "content": "weigh"}], "stream": True, **asked}
+    )
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {ENGINE_KEY}\r\nContent-Length: {len(body)}\r\n\r\n"

@@ -39,7 +39,7 @@ class Client:
     uses: Callable[[random.Random, int], int] = lambda _, asked: asked
     pause_s: float = 0.0
     begins_s: float = 0.0
-    ends_s: float = float("inf")
+    rests_s: tuple[float, float] = (0.0, 0.0)
     max_concurrent: int | None = None
     tokens_per_minute: int | None = None
 
@@ -118,7 +118,8 @@ class World:
 
     def _ask(self, name: str) -> None:
         client = self.clients[name]
-        if self.now >= client.ends_s:
+        if client.rests_s[0] <= self.now < client.rests_s[1]:
+            self.at(client.rests_s[1], lambda: self._ask(name))
             return
         asks = client.asks(self.dice)
         id_ = f"{name}-{next(self._ids)}"

@@ -1,5 +1,5 @@
-"""A world for the keeper of models in memory: devices whose memory comes back late, engines that take their time, and
-requests that wait, in virtual seconds. It checks at every command what must never be commanded.
+"""A world for the keeper of models in memory, in virtual seconds: devices whose memory comes back late, engines
+that take their time, requests that wait. It checks at every command what must never be commanded.
 """
 
 import heapq
@@ -207,7 +207,12 @@ class World:
     def _dispatch(self, model: str) -> None:
         queue = self.queues[model]
         for engine in self.engines.values():
-            while queue and engine.terms.model == model and engine.state == "ready" and engine.in_flight < engine.slots:
+            while (
+                queue
+                and engine.terms.model == model
+                and engine.state == "ready"
+                and engine.in_flight < engine.slots
+            ):
                 request = queue.pop(0)
                 engine.in_flight += 1
                 self.tell(UnitUsed(unit=engine.terms.unit, in_flight=engine.in_flight))

@@ -3,8 +3,8 @@
 
 Only the standard library; run it as a program: ``python tests/fakes/engine.py --port 0 --fake-…``. It takes
 llama-server's own ``-m/--model -a/--alias --host --port --api-key(-file) -np/--parallel -c/--ctx-size
---embedding(s)`` (also ``LLAMA_API_KEY``), ignores flags it doesn't know, and answers ``--version`` and ``--help``
-(the captured help).
+--embedding(s) --reranking`` (also ``LLAMA_API_KEY``), ignores flags it doesn't know, and answers ``--version`` and
+``--help`` (the captured help).
 More flags may come in the variable ``FAKE_ENGINE_FLAGS``, for a command line that somebody else builds.
 
 The next token depends only on all the text before it, so the same prompt gives the same text, and a request
@@ -23,6 +23,7 @@ Faults (each a flag):
     --fake-ignore-sigterm      only SIGKILL ends it
     --fake-no-tokens           healthy, but a generation never answers
     --fake-close-after-response  close the connection after every answer without saying so (streams always do)
+    --fake-salt TEXT           another text for the same prompt
     --fake-close-on-reuse      keep every connection (streams' too), and close it when its second request arrives
     --fake-tokens N            length of an answer when max_tokens doesn't end it earlier (16)
     --fake-token-delay-s S     time per token (0.001); --fake-prompt-delay-s S: time before the first (0)
@@ -50,48 +51,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_http import Request, chunk, client_gone, head, read_request, send, sse
+from engine_texts import WORDS, answer_text
 
 HELP_TEXT = Path(__file__).resolve().parents[1] / "golden" / "llama_cpp" / "help.txt"
-WORDS = [
-    "scale",
-    "weigh",
-    "token",
-    "byte",
-    "layer",
-    "slot",
-    "cache",
-    "head",
-    "stream",
-    "queue",
-    "model",
-    "disk",
-    "north",
-    "lamp",
-    "river",
-    "stone",
-    "paper",
-    "glass",
-    "green",
-    "quiet",
-    "early",
-    "round",
-    "plain",
-    "exact",
-    "ready",
-    "open",
-    "warm",
-    "long",
-    "bright",
-    "small",
-    "even",
-    "calm",
-]
 VALUED = {
     "-m": "model", "--model": "model", "-a": "alias", "--alias": "alias", "--host": "host", "--port": "port",
     "--api-key": "api_key", "--api-key-file": "api_key_file", "-np": "parallel", "--parallel": "parallel",
     "-c": "ctx_size", "--ctx-size": "ctx_size",
 }  # fmt: skip
-SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding"}
+SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding", "--reranking": "reranking"}
 FAKE_SWITCHES = {
     "silent-load",
     "stall-load",
@@ -328,9 +296,8 @@ class Engine:
             body = json.loads(req.body or b"{}")
         except ValueError as problem:
             return await send(writer, 400, error(400, f"parse error: {problem}", "invalid_request_error"))
-        if path == "/tokenize":
-            words = str(body.get("content", "")).split()
-            return await send(writer, 200, {"tokens": [int.from_bytes(digest(w)[:2], "big") for w in words]})
+        if (said := answer_text(path, body, reranks="reranking" in self.options.switches)) is not None:
+            return await send(writer, *said)
         if path in {"/v1/embeddings", "/embedding", "/embeddings"}:
             return await self.embed(body, writer, native=not path.startswith("/v1"))
         shapes = {"/v1/chat/completions": "chat", "/chat/completions": "chat", "/v1/completions": "text",
@@ -474,14 +441,14 @@ class Engine:
     async def pieces(self, job: Job) -> AsyncIterator[str]:
         """The tokens of an answer, one by one, at the set pace; a token that a fault waits for kills."""
         await self.read_prompt()
-        when, text = self.options.text("exit-at"), job.prompt
+        when, text, salt = self.options.text("exit-at"), job.prompt, self.options.text("salt")
         for _ in range(min(job.max_tokens if job.max_tokens is not None else 1 << 30, self.length())):
             await asyncio.sleep(self.options.number("token-delay-s", 0.001))
             if self.hangs("hang-after") or self.hangs("deaf-after"):
                 await asyncio.Event().wait()
             if self.faulty and when == f"after-tokens:{self.tokens}":
                 self.die()
-            piece = " " + WORDS[digest(text)[0] % len(WORDS)]
+            piece = " " + WORDS[digest(salt + text)[0] % len(WORDS)]
             text += piece
             self.tokens += 1
             self.decodes += 1

@@ -8,6 +8,8 @@ from aiohttp import web
 
 from terazi.gateway.backend import ModelCard, Served
 from terazi.gateway.desk import Desk, Tab, json_response
+from terazi.gateway.operations import register
+from terazi.gateway.passed import ABSENT
 from terazi.gateway.translated import (
     CHAT_PATH,
     ask,
@@ -27,8 +29,6 @@ from terazi.gateway.wire.modalities import check_modalities
 
 #: Clients of Anthropic's ask for its models by name and often can't be told another one.
 _THEIR_MODELS: Final = "claude-"
-#: An engine that hasn't got an endpoint says so.
-_ABSENT: Final = frozenset({404, 405, 501})
 
 
 class AnthropicRoutes:
@@ -39,9 +39,7 @@ class AnthropicRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Register the handlers."""
-        route = self._desk.route
-        app.router.add_post("/v1/messages", route(Api.ANTHROPIC, self.messages))
-        app.router.add_post("/v1/messages/count_tokens", route(Api.ANTHROPIC, self.count_tokens))
+        register(app, self._desk, {"messages": self.messages, "countTokens": self.count_tokens})
 
     async def messages(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """``POST /v1/messages``."""
@@ -87,7 +85,7 @@ class AnthropicRoutes:
         async def asked(path: str, asking: Mapping[str, object]) -> Mapping[str, object] | None:
             call = call_for(request, api=Api.ANTHROPIC, path=path, fields=asking, card=card)
             status, answer = await ask(self._desk, call)
-            if status in _ABSENT:
+            if status in ABSENT:
                 return None
             if status != 200:
                 raise WireError(engine_fault(status, answer))

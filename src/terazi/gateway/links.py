@@ -65,6 +65,11 @@ class Receiver(Protocol):
 class Exchange(Flow, Protocol):
     """One request and its answer under way."""
 
+    @property
+    def reached(self) -> bool:
+        """Whether the request was written to a connection, so that the engine may have worked on it."""
+        ...
+
     def abort(self) -> None:
         """Nobody wants it any more: the connection closes at once, which frees the engine's slot."""
         ...
@@ -216,7 +221,7 @@ class RunningExchange:
 
     __slots__ = (
         "_backend", "_base_url", "_begun", "_body", "_connecting", "_content_type", "_link", "_links", "_path",
-        "_paused", "_pooled", "_receiver", "_whole_bytes", "over",
+        "_paused", "_pooled", "_receiver", "_whole_bytes", "over", "reached",
     )  # fmt: skip
 
     def __init__(
@@ -231,7 +236,7 @@ class RunningExchange:
         self._receiver = receiver
         self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._pooled = self._begun = self._paused = self.over = False
+        self._pooled = self._begun = self._paused = self.over = self.reached = False
         self._whole_bytes: int | None = 0
 
     # --- the way there ----------------------------------------------------------------------------------
@@ -314,6 +319,7 @@ class RunningExchange:
 
     def _attach(self, link: Link) -> None:
         self._link = link
+        self.reached = True
         link.listener = self
         if self._paused:
             link.pause()
@@ -353,6 +359,7 @@ class RunningExchange:
         """The connection has ended before the answer had; *silent*: not a byte of it came."""
         if self._pooled and silent:
             self._link = None
+            self.reached = False
             self._links.on_retry()
             self.connect()
         else:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import time
-import uuid
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -13,11 +12,13 @@ from aiohttp import web
 
 from terazi.gateway.backend import READY, Served
 from terazi.gateway.call import Call
+from terazi.gateway.calling import make_call
 from terazi.gateway.desk import Desk, Tab, json_response
 from terazi.gateway.library import Library, Preset
 from terazi.gateway.ollama_relay import Telling, now
 from terazi.gateway.wire import ollama
 from terazi.gateway.wire.errors import Api, Fault, WireError, engine_fault
+from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_answer import Translator, embed_answer, embeddings, shortened
 from terazi.gateway.wire.ollama_bodies import (
     ChatBody,
@@ -115,8 +116,6 @@ class OllamaRoutes:
         model, preset = self._find(body.model, tab)
         if preset is not None:
             body = with_preset(body, preset)
-        if any(message.images for message in body.messages or ()):
-            self._check_eyes(model)
         return await self._converse(request, tab, model, body, chat_call(body, model=model.card.id))
 
     async def generate(self, request: web.Request, tab: Tab) -> web.StreamResponse:
@@ -125,8 +124,6 @@ class OllamaRoutes:
         model, preset = self._find(body.model, tab)
         if preset is not None:
             body = with_preset(body, preset)
-        if body.images:
-            self._check_eyes(model)
         return await self._converse(request, tab, model, body, generate_call(body, model=model.card.id))
 
     async def embed(self, request: web.Request, tab: Tab) -> web.Response:
@@ -157,30 +154,26 @@ class OllamaRoutes:
         seconds = self._library.expires_s(model) if self._library is not None else None
         return None if seconds is None else (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat()
 
-    def _check_eyes(self, model: Served) -> None:
-        if "vision" not in model.card.capabilities:
-            raise WireError(
-                Fault(
-                    status=400,
-                    message=f"'{model.card.id}' takes no images: it was loaded without a projector for them",
-                    code="unsupported_content",
-                )
-            )
-
     def _call(
-        self, request: web.Request, model: Served, path: str, fields: Mapping[str, object], *, stream: bool = False
+        self,
+        request: web.Request,
+        tab: Tab,
+        model: Served,
+        path: str,
+        fields: Mapping[str, object],
+        *,
+        stream: bool = False,
     ) -> Call:
-        return Call(
-            id=request.headers.get("X-Request-Id") or uuid.uuid4().hex,
+        return make_call(
             api=Api.OLLAMA,
             path=path,
             body=json.dumps(fields).encode(),
             fields=fields,
             model=model.card.id,
             stream=stream,
-            resume=request.headers.get("X-Terazi-Resume", "").lower() != "off",
+            caller=tab.caller,
+            headers=request.headers,
             arrived=asyncio.get_running_loop().time(),
-            traceparent=request.headers.get("traceparent"),
         )
 
     async def _whole(self, call: Call) -> tuple[int, bytes]:
@@ -201,7 +194,12 @@ class OllamaRoutes:
     def _note_context(self, model: Served, wanted: int | None) -> None:
         """Say once that a context is smaller than clients want: they shall not reload the model for that."""
         loaded = model.card.context_length
-        if wanted is not None and wanted > loaded and (model.card.id, loaded) not in self._told:
+        if (
+            loaded is not None
+            and wanted is not None
+            and wanted > loaded
+            and (model.card.id, loaded) not in self._told
+        ):
             self._told.add((model.card.id, loaded))
             _log.info("num_ctx %d for %s is clamped to %d, which it was loaded with", wanted, model.card.id, loaded)
 
@@ -216,10 +214,11 @@ class OllamaRoutes:
         if fields is None:
             if kept == 0:
                 return json_response(translator.loaded(created_at=now(), reason="unload"))
-            await self._load(request, model)
+            await self._load(request, tab, model)
             return json_response(translator.loaded(created_at=now()))
+        check_modalities(fields, model.card)
         for _ in range(_MOST_CUTS):
-            call = self._call(request, model, asked.path, fields, stream=asked.stream)
+            call = self._call(request, tab, model, asked.path, fields, stream=asked.stream)
             async with self._desk.converse(call) as answer:
                 head = await answer.head()
                 if head.status == 200:
@@ -240,13 +239,13 @@ class OllamaRoutes:
             fields = shorter
         raise WireError(fault)
 
-    async def _load(self, request: web.Request, model: Served) -> None:
+    async def _load(self, request: web.Request, tab: Tab, model: Served) -> None:
         """Wait until *model* is loaded: a question that costs nothing goes the way of all others.
 
         Raises:
             WireError: it can't be.
         """
-        status, body = await self._whole(self._call(request, model, _TOKENIZE, {"content": ""}))
+        status, body = await self._whole(self._call(request, tab, model, _TOKENIZE, {"content": ""}))
         if status >= 500:
             raise WireError(engine_fault(status, body))
 
@@ -264,18 +263,18 @@ class OllamaRoutes:
         await self._keep(model, keep_alive)
         fields = embed_fields(given, model=model.card.id)
         if fields is None:
-            await self._load(request, model)
+            await self._load(request, tab, model)
             return b""
-        status, answer = await self._whole(self._call(request, model, EMBED_PATH, fields))
+        status, answer = await self._whole(self._call(request, tab, model, EMBED_PATH, fields))
         limit = limit_of(engine_fault(status, answer)) if status != 200 and truncate is not False else None
         if limit is not None:
             tokens: list[list[int]] = []
             for text in texts_of(given):
                 asked = {"content": text, "add_special": True}
-                _, said = await self._whole(self._call(request, model, _TOKENIZE, asked))
+                _, said = await self._whole(self._call(request, tab, model, _TOKENIZE, asked))
                 tokens.append(json.loads(said).get("tokens", []))
             cut = embed_fields(cut_texts(texts_of(given), tokens, limit), model=model.card.id)
-            status, answer = await self._whole(self._call(request, model, EMBED_PATH, cut or fields))
+            status, answer = await self._whole(self._call(request, tab, model, EMBED_PATH, cut or fields))
         if status != 200:
             raise WireError(engine_fault(status, answer))
         self._desk.first_byte(Api.OLLAMA, tab)

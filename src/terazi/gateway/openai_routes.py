@@ -2,7 +2,8 @@
 
 from aiohttp import web
 
-from terazi.gateway.desk import Desk, Tab, json_response
+from terazi.gateway.desk import Desk, Tab, fault_response, json_response
+from terazi.gateway.wire import anthropic_answer
 from terazi.gateway.wire.errors import Api, WireError, unknown_model
 from terazi.gateway.wire.openai import model_entry, model_list
 
@@ -19,14 +20,24 @@ class OpenAiRoutes:
         app.router.add_get("/v1/models", route(Api.OPENAI, self.models))
         app.router.add_get("/v1/models/{id:.+}", route(Api.OPENAI, self.model))
 
-    async def models(self, _request: web.Request, _tab: Tab) -> web.Response:
+    async def models(self, request: web.Request, _tab: Tab) -> web.Response:
         """What is served."""
-        return json_response(model_list([model.card for model in self._desk.directory.served()]))
+        cards = [model.card for model in self._desk.directory.served()]
+        return json_response(anthropic_answer.model_list(cards) if _is_anthropic(request) else model_list(cards))
 
     async def model(self, request: web.Request, _tab: Tab) -> web.Response:
         """One of them; ids hold slashes."""
         name = request.match_info["id"]
         found = self._desk.directory.find(name)
         if found is None:
-            raise WireError(unknown_model(name, [m.card.id for m in self._desk.directory.served()]))
-        return json_response(model_entry(found.card))
+            fault = unknown_model(name, [m.card.id for m in self._desk.directory.served()])
+            if _is_anthropic(request):
+                return fault_response(Api.ANTHROPIC, fault)
+            raise WireError(fault)
+        entry = anthropic_answer.model_entry if _is_anthropic(request) else model_entry
+        return json_response(entry(found.card))
+
+
+def _is_anthropic(request: web.Request) -> bool:
+    """Anthropic's clients ask for models on the same path, and say so in a header that they always send."""
+    return "anthropic-version" in request.headers

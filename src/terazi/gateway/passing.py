@@ -17,12 +17,15 @@ class PassingSeats:
         self._directory = directory
         self._ready_wait_s = ready_wait_s
 
-    def enter(self, call: Call, *, tokens: int, prefix: tuple[int, ...] = ()) -> Ticket:  # noqa: ARG002
+    def enter(self, call: Call) -> Ticket:
         """As ``Seats`` has it."""
         found = self._directory.find(call.model)
         if found is None:
             raise WireError(unknown_model(call.model, [m.card.id for m in self._directory.served()]))
         return _Ticket(found.engines[0], self._ready_wait_s)
+
+    def drain(self) -> None:
+        """Nobody waits here."""
 
 
 class _Ticket:
@@ -55,3 +58,6 @@ class _Ticket:
 
     def headers(self) -> Mapping[str, str]:
         return {}
+
+    def words(self) -> str:
+        return "waiting for an engine"

@@ -7,6 +7,7 @@ import time
 from aiohttp import web
 
 from terazi.gateway.desk import Desk, Tab, json_response
+from terazi.gateway.operations import register
 from terazi.gateway.response_shelf import ResponseShelf
 from terazi.gateway.translated import (
     CHAT_PATH,
@@ -40,7 +41,7 @@ class ResponsesRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Register the handlers."""
-        app.router.add_post("/v1/responses", self._desk.route(Api.OPENAI, self.respond))
+        register(app, self._desk, {"responses": self.respond})
 
     async def respond(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """``POST /v1/responses``."""

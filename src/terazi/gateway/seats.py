@@ -11,11 +11,12 @@ Everything runs on the event loop; only ``seat`` waits. Whoever owns the engines
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from terazi.gateway.backend import Backend, Directory
 from terazi.gateway.call import Call
+from terazi.gateway.figures import Family, Figure
 from terazi.gateway.wire.errors import Fault, WireError
 from terazi.gateway.wire.estimate import estimate_tokens, fewest_tokens, leading_blocks
 from terazi.policy.dispatch_messages import (
@@ -40,6 +41,7 @@ from terazi.policy.dispatch_messages import (
     Why,
 )
 from terazi.policy.dispatcher import Dispatcher, Limits
+from terazi.policy.survey import Survey
 
 #: What the owners of engines, and the guard, tell.
 News: TypeAlias = ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened | AdmissionPaused | AdmissionResumed
@@ -236,6 +238,9 @@ class Seats:
             WireError: it is turned away at once; nothing has to be left then.
         """
         caller, now = call.caller, self._now()
+        if caller.models is not None and not self._may_use(caller.models, call.model):
+            message = f"the key of {caller.name} may not use '{call.model}'"
+            raise WireError(Fault(status=403, message=message, kind="permission_error", code="model_not_allowed"))
         if tokens is None:
             tokens = self._tokens(call)
         if prefix is None:
@@ -282,6 +287,26 @@ class Seats:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    # --- for whoever shows it
+
+    def survey(self) -> Survey:
+        """All queues, replicas and callers, as they are now."""
+        return self._dispatcher.survey(self._now())
+
+    def figures(self) -> Iterator[Figure]:
+        """The same for a scrape of the metrics."""
+        survey = self.survey()
+        for line in survey.lines:
+            yield Figure(Family.RUNNING, (line.model,), line.running)
+            yield Figure(Family.WAITING, (line.model,), line.waiting)
+            yield Figure(Family.OLDEST, (line.model,), line.oldest_s or 0.0)
+            for replica in line.replicas:
+                yield Figure(Family.KV_PROMISED, (line.model, replica.replica), replica.held_tokens)
+                if replica.tokens is not None:
+                    yield Figure(Family.KV_CAPACITY, (line.model, replica.replica), replica.tokens)
+        for caller in survey.callers:
+            yield Figure(Family.KEY_WAITING, (caller.caller,), caller.waiting)
 
     # --- for tickets
 
@@ -332,6 +357,12 @@ class Seats:
                 case WakeAt(at=at):
                     self._wake(at)
 
+    def _may_use(self, names: frozenset[str], model: str) -> bool:
+        if model in names:
+            return True
+        found = (self._directory.find(name) for name in names)
+        return any(served is not None and served.card.id == model for served in found)
+
     def _tokens(self, call: Call) -> int:
         """What it will hold, by its body.
 
@@ -343,7 +374,8 @@ class Seats:
             context = self._contexts.get(call.model)
             if context is None:
                 served = self._directory.find(call.model)
-                context = self._contexts[call.model] = served.card.context_length if served is not None else 0
+                known = served.card.context_length if served is not None else None
+                context = self._contexts[call.model] = known or 0
         if context <= 0:
             return estimate_tokens(call.path, call.body, call.fields, None)
         if len(call.body) > context and (least := fewest_tokens(call.body, call.fields)) > context:

@@ -53,14 +53,31 @@ def call_for(
     stream: bool = False,
 ) -> Call:
     """The call that *request* is, once its body is *fields*."""
+    body = json.dumps(fields).encode()
+    return raw_call(request, api=api, path=path, body=body, fields=fields, card=card, stream=stream)
+
+
+def raw_call(
+    request: web.Request,
+    *,
+    api: Api,
+    path: str,
+    body: bytes,
+    card: ModelCard,
+    stream: bool,
+    content_type: str = "application/json",
+    fields: Mapping[str, object] | None = None,
+) -> Call:
+    """The call that *request* is, with *body* as it goes to the engine."""
     return Call(
         id=f"req_{secrets.token_hex(12)}",
         api=api,
         path=path,
-        body=json.dumps(fields).encode(),
-        fields=fields,
+        body=body,
+        fields=fields or {},
         model=card.id,
         stream=stream,
+        content_type=content_type,
         resume=request.headers.get("X-Terazi-Resume", "").lower() != "off",
         arrived=asyncio.get_running_loop().time(),
     )
@@ -99,7 +116,7 @@ async def stream_chat(
         head = await begun(answer)
         desk.first_byte(call.api, tab)
         response = stream_response(200, EVENT_STREAM)
-        response.headers.update({**_public(head), **headers})
+        response.headers.update({**public_headers(head), **headers})
         fault: Fault | None = None
         sent = 0
         try:
@@ -172,7 +189,7 @@ async def begun(answer: Answer) -> Head:
 
 def response_headers(head: Head, left_out: Sequence[str]) -> dict[str, str]:
     """What a client is told beside the answer."""
-    return {**_public(head), **left_out_headers(left_out)}
+    return {**public_headers(head), **left_out_headers(left_out)}
 
 
 def left_out_headers(names: Sequence[str]) -> dict[str, str]:
@@ -181,7 +198,8 @@ def left_out_headers(names: Sequence[str]) -> dict[str, str]:
     return {LEFT_OUT_HEADER: shown} if names else {}
 
 
-def _public(head: Head) -> dict[str, str]:
+def public_headers(head: Head) -> dict[str, str]:
+    """The broker's own headers, as they are sent."""
     return {name.title(): value for name, value in head.headers.items()}
 
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from terazi.policy.dispatch_messages import RequestArrived, Why
 from terazi.policy.fairness import Request
+from terazi.policy.survey import CallerView
 
 #: Less than this many tokens is rounding.
 _NOTHING: Final = 1e-6
@@ -26,7 +27,7 @@ class Limits:
             let in beyond it, up to twice as many in all, so that others' queues don't lock it out.
         max_queued_each: of one caller, where its key says nothing.
         rate_wait_s: a request may wait so long for its caller's tokens per minute.
-        aging_s: a lower priority is served at least so often.
+        aging_s: so often a lower priority has a turn, whatever waits above it.
         pass_s: so long smaller requests may pass one that doesn't fit yet; then a replica is kept free for it.
         imbalance: how much busier a replica with a cached prefix may be, as a share of its slots.
     """
@@ -117,6 +118,12 @@ class Account:
         self.queued -= 1
         if not request.paid:
             self.queued_tokens = max(0.0, self.queued_tokens - request.charge) if self.queued else 0.0
+
+    def view(self, now: float) -> CallerView:
+        """What it looks like."""
+        self._fill(now)
+        left = self.level if self.tokens_per_minute else None
+        return CallerView(caller=self.name, waiting=self.queued, running=self.running, rate_left=left)
 
     def _fill(self, now: float) -> None:
         full = float(self.tokens_per_minute or 0)

@@ -40,6 +40,7 @@ from terazi.policy.dispatch_messages import (
 from terazi.policy.fairness import Request
 from terazi.policy.line import Line
 from terazi.policy.routing import Replica
+from terazi.policy.survey import Survey
 
 __all__ = ["Dispatcher", "Limits"]
 
@@ -82,11 +83,6 @@ class Dispatcher:
         line, account = self._lines[request.model], self._accounts[request.caller]
         return line.expected_wait_s(request, account, now)
 
-    def waiting(self, model: str) -> int:
-        """Requests that wait for *model*."""
-        line = self._lines.get(model)
-        return len(line.queue.waiting) if line is not None else 0
-
     def largest(self, model: str) -> int | None:
         """KV tokens that one request for *model* may hold; None if that isn't known."""
         line = self._lines.get(model)
@@ -96,6 +92,13 @@ class Dispatcher:
         """Whether *model* has more replicas than one."""
         line = self._lines.get(model)
         return line is not None and len(line.replicas) > 1
+
+    def survey(self, now: float) -> Survey:
+        """All lines, and the callers that have something waiting or running."""
+        return Survey(
+            lines=tuple(line.view(now) for line in self._lines.values()),
+            callers=tuple(a.view(now) for a in self._accounts.values() if a.queued or a.running),
+        )
 
     # --- events
 
@@ -110,9 +113,9 @@ class Dispatcher:
             case RequestArrived():
                 self._arrive(event, now, commands)
             case RequestFinished(id=id_, tokens=tokens):
-                self._end(id_, tokens, now, commands, finished=True)
+                self._end(id_, tokens, now, commands)
             case RequestCancelled(id=id_):
-                self._end(id_, None, now, commands, finished=False)
+                self._end(id_, None, now, commands)
             case AttemptLost(id=id_):
                 self._lose(id_, now, commands)
             case ReplicaChanged():
@@ -199,7 +202,7 @@ class Dispatcher:
             return TurnAway(id=event.id, why=Why.DEADLINE, message=_LATE)
         return None
 
-    def _end(self, id_: str, tokens: int | None, now: float, commands: list[Command], *, finished: bool) -> None:
+    def _end(self, id_: str, tokens: int | None, now: float, commands: list[Command]) -> None:
         request = self._requests.pop(id_, None)
         if request is None:
             return
@@ -211,8 +214,7 @@ class Dispatcher:
         else:
             self._release(request, account)
             account.pay(line.queue.band_of(request).settle(request, tokens), now)
-            if finished and tokens is not None:
-                line.pace.served(now - request.seated_at)
+            line.pace.served(now - request.seated_at)
         self._settle_down(line, account, now, commands)
 
     def _lose(self, id_: str, now: float, commands: list[Command]) -> None:

@@ -8,6 +8,7 @@ from terazi.policy.dispatch_messages import Command, WantModel
 from terazi.policy.fairness import Request
 from terazi.policy.pace import Pace
 from terazi.policy.routing import Replica, choose
+from terazi.policy.survey import LineView
 
 
 class Line:
@@ -167,3 +168,16 @@ class Line:
             if account.max_concurrent:
                 between = max(between, self.pace.between_s(account.max_concurrent) or 0.0)
         return opens + between
+
+    def view(self, now: float) -> LineView:
+        """What it looks like."""
+        oldest = next(iter(self.queue.waiting.values()), None)
+        return LineView(
+            model=self.model,
+            waiting=len(self.queue.waiting),
+            oldest_s=None if oldest is None else now - oldest.arrived,
+            service_s=self.pace.service_s,
+            opening_s=self.pace.opening_s,
+            closed=self.closed,
+            replicas=tuple(replica.view() for replica in self.replicas.values()),
+        )

@@ -14,6 +14,9 @@ ADMISSION_S: Final = 10.0
 #: A model whose clients have given up keeps its place for so long: they often come back.
 REMEMBER_S: Final = 60.0
 
+#: What may be missing of freed bytes when they count as seen: others take and give some all the time.
+SEEN_SHARE: Final = 0.05
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -152,12 +155,14 @@ class Memory:
         measured_at: minus infinity if something was unloaded since.
         asked_at: of a ``Measure`` that has not been answered.
         lingering: of units that went.
+        level: what would be free without any unit, as of the last measurement with nobody on the way out.
     """
 
     free: dict[str, int] = field(default_factory=dict)
     measured_at: float = -inf
     asked_at: float | None = None
     lingering: list[Lingering] = field(default_factory=list)
+    level: dict[str, int] | None = None
 
 
 @dataclass(slots=True)
@@ -173,6 +178,26 @@ class State:
     def of(self, model: str) -> list[Unit]:
         """The units of *model*, the first first."""
         return [unit for unit in self.units.values() if unit.terms.model == model]
+
+    def measured(self, free: Mapping[str, int], now: float) -> None:
+        """Take a measurement; bytes that were freed and are seen by now linger no more."""
+        memory = self.memory
+        memory.free, memory.measured_at, memory.asked_at = dict(free), now, None
+        level = dict(free)
+        for unit in self.units.values():
+            if unit.at in {Residence.READY, Residence.CLOSED}:
+                unit.settled = True
+                for device, need in unit.terms.needs.items():
+                    level[device] = level.get(device, 0) + need
+        if any(unit.at is Residence.UNLOADING for unit in self.units.values()):
+            return
+        lost: dict[str, int] = {}
+        for gone in memory.lingering:
+            for device, need in gone.needs.items():
+                lost[device] = lost.get(device, 0) + need
+        before = memory.level or {}
+        if all(level.get(device, 0) + SEEN_SHARE * n >= before.get(device, 0) for device, n in lost.items()):
+            memory.lingering, memory.level = [], level
 
     def available(self) -> dict[str, int]:
         """What may be promised: measured free, less what was promised and isn't in that measurement."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from terazi.policy.dispatch_messages import ReplicaChanged
 from terazi.policy.fairness import Request
+from terazi.policy.survey import ReplicaView
 
 #: Blocks that are remembered for each replica; 256 characters each, so this is about half a million tokens.
 _BLOCKS_KEPT: Final = 8192
@@ -84,6 +85,20 @@ class Replica:
             self.blocks.move_to_end(block)
         while len(self.blocks) > _BLOCKS_KEPT:
             self.blocks.popitem(last=False)
+
+    def view(self) -> ReplicaView:
+        """What it looks like."""
+        tokens = self.tokens
+        if tokens is None and self.tokens_each is not None and not self.shared:
+            tokens = self.tokens_each * self.slots
+        return ReplicaView(
+            replica=self.name,
+            open=self.open,
+            running=self.running,
+            slots=self.slots,
+            held_tokens=self.held,
+            tokens=tokens,
+        )
 
 
 def choose(request: Request, replicas: Iterable[Replica], imbalance: float) -> Replica | None:

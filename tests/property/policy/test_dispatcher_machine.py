@@ -326,10 +326,25 @@ class World(RuleBasedStateMachine):
             ours = [r.id for r in self.waiting.values() if r.model == model]
             places = sorted(self.dispatcher.position(id_) for id_ in ours)
             assert places == list(range(1, len(ours) + 1))
-            assert self.dispatcher.waiting(model) == len(ours)
             for id_ in ours:
                 wait = self.dispatcher.expected_wait_s(id_, self.now)
                 assert wait is None or wait >= 0
+
+    @invariant()
+    def the_survey_is_what_is(self) -> None:
+        """Its counts are those of the world."""
+        survey = self.dispatcher.survey(self.now)
+        for line in survey.lines:
+            assert line.waiting == sum(r.model == line.model for r in self.waiting.values())
+            for view in line.replicas:
+                inside = self.engines[view.replica].inside.values()
+                assert (view.running, view.held_tokens) == (len(inside), sum(r.tokens for r in inside))
+        shown = {view.caller: (view.waiting, view.running) for view in survey.callers}
+        inside_all = [r for e in [*self.engines.values(), *self.dead.values()] for r in e.inside.values()]
+        for name in KEYS:
+            waits = sum(r.caller == name for r in self.waiting.values())
+            runs = sum(r.caller == name for r in inside_all)
+            assert shown.get(name, (0, 0)) == (waits, runs)
 
     @invariant()
     def wants_are_known(self) -> None:

@@ -80,6 +80,7 @@ def test_a_cold_model_is_wanted_once_for_each_change_and_no_more_when_all_have_l
     desk.now = 3.0
     assert desk.arrive("r2", priority=2) == [WantModel(model="m", waiting=2, since=0.0, priority=2)]
     assert desk.dispatcher.step(Ticked(), 4.0) == []
+    assert [type(c) for c in desk.arrive("r0", max_queued=0)] == [TurnAway], "nothing new about those who wait"
     desk.dispatcher.step(RequestCancelled(id="r2"), 5.0)
     assert desk.dispatcher.step(RequestCancelled(id="r1"), 5.0) == [WantModel(model="m", waiting=0, since=5.0)]
 
@@ -199,6 +200,28 @@ def test_what_was_not_used_is_given_back() -> None:
     desk.arrive("r1", tokens=600, tokens_per_minute=600)
     desk.finish("r1", 100)
     assert seated(desk.arrive("r2", tokens=500, tokens_per_minute=600)) == ["r2"]
+
+
+def test_a_second_attempt_costs_no_tokens_again() -> None:
+    desk = Desk()
+    desk.open(slots=8)
+    desk.arrive("r1", tokens=300, tokens_per_minute=600)
+    desk.lose("r1")
+    assert seated(desk.arrive("r2", tokens=300, tokens_per_minute=600)) == ["r2"]
+
+
+def test_who_never_uses_what_it_asks_for_needs_less_of_its_rate() -> None:
+    """Without a bound of its own, a request asks for the whole context. Two such may still run at once."""
+    desk = Desk()
+    desk.open(slots=8)
+    terms: dict[str, Any] = {"tokens": 8000, "tokens_per_minute": 6000}
+    for i in range(20):
+        desk.now += 60.0
+        desk.arrive(f"r{i}", **terms)
+        desk.finish(f"r{i}", 100)
+    desk.now += 60.0
+    assert seated(desk.arrive("one", **terms)) == ["one"]
+    assert seated(desk.arrive("two", **terms)) == ["two"]
 
 
 def test_a_request_larger_than_a_minutes_worth_runs_when_the_bucket_is_full() -> None:

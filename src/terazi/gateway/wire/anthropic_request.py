@@ -61,14 +61,14 @@ class Block(_Body):
 Content = str | list[Block]
 
 
-class Message(_Body):
+class InputMessage(_Body):
     """One message, or a part of a turn."""
 
     role: Annotated[str, Field(pattern="^(user|assistant|system)$")]
     content: Content
 
 
-class Tool(_Body):
+class ClientTool(_Body):
     """A tool that the client runs; one without a schema is run by Anthropic's servers."""
 
     type: str | None = None
@@ -116,9 +116,9 @@ class CountBody(_Body):
     """``POST /v1/messages/count_tokens``: all that makes up a prompt."""
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[InputMessage], Field(min_length=1)]
     system: Content | None = None
-    tools: list[Tool] | None = None
+    tools: list[ClientTool] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
@@ -209,7 +209,7 @@ def _tools(body: CountBody) -> dict[str, object]:
     return asked
 
 
-def _tool(tool: Tool) -> dict[str, object]:
+def _tool(tool: ClientTool) -> dict[str, object]:
     function: dict[str, object] = {"name": tool.name, "parameters": tool.input_schema}
     if tool.description is not None:
         function["description"] = tool.description

@@ -59,7 +59,7 @@ class Item(_Body):
     output: str | list[ContentPart] | None = None
 
 
-class Tool(_Body):
+class ResponseTool(_Body):
     """A tool: ``function`` and ``custom`` ones are run by the client."""
 
     type: str
@@ -110,7 +110,7 @@ class ResponsesBody(_Body):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Tool] | None = None
+    tools: list[ResponseTool] | None = None
     tool_choice: str | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
@@ -183,7 +183,7 @@ def _check(body: ResponsesBody) -> None:
             raise WireError(Fault(status=400, message=message, code="unsupported_parameter"))
 
 
-def _is_ours(tool: Tool) -> bool:
+def _is_ours(tool: ResponseTool) -> bool:
     return tool.type in {"function", "custom"} and tool.name is not None
 
 
@@ -205,7 +205,7 @@ def _tools(body: ResponsesBody) -> dict[str, object]:
     return asked
 
 
-def _tool(tool: Tool) -> dict[str, object]:
+def _tool(tool: ResponseTool) -> dict[str, object]:
     parameters: object = tool.parameters or {"type": "object", "properties": {}}
     if tool.type == "custom":
         fields = {_CUSTOM_INPUT: {"type": "string"}}
