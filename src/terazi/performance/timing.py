@@ -213,12 +213,16 @@ class Timing:
         return mine / sum(self.traffic[d.id].flops_per_token for d in self.resolved.cut)
 
     def _computed_on_card(self, micro: int) -> bool:
-        cards = self.resolved.devices
-        return bool(cards) and self.op_offload and micro >= OFFLOAD_BATCH and not cards[0].unified_memory
+        card = self._taking_over()
+        return card is not None and self.op_offload and micro >= OFFLOAD_BATCH and not card.unified_memory
+
+    def _taking_over(self) -> Device | None:
+        """The first card that takes over operations of the host; an RPC server takes none (ggml-rpc.cpp)."""
+        return next((d for d in self.resolved.devices if d.backend != "rpc"), None)
 
     def _streamed_s(self, work: PromptWork) -> float:
         """Host layers of a large batch: their weights cross the first card's slot once a micro-batch."""
-        first = self.resolved.devices[0]
+        first = self._taking_over() or self.resolved.devices[0]
         rates = self.rates(first.id, prompt=True) if first.id in self.speeds else speed_of_device(first).rates
         wire = work.batches * work.read_bytes / slot_bytes_per_s(first)
         return wire + prompt_s(rates, work._replace(read_bytes=0.0, packed_weights=0.0))

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from terazi.memory.bill import HOST, Bill
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.placement.explain import explain_layout, name_option
 from terazi.placement.identity import plan_id
 from terazi.placement.judge import Judged, growth_reason, memlock_reason
-from terazi.placement.plan import Plan, Rejected
+from terazi.placement.plan import Plan, Rejected, Verdict
 from terazi.placement.search import Search
 from terazi.units import MIB, format_bytes
 
@@ -118,6 +118,19 @@ def plan_of(search: Search, workload: Workload, judged: Judged, reasons: Sequenc
         devices=judged.shares,
         bill=judged.bill,
         reasons=tuple(said),
+    )
+
+
+def unweighed(settings: LlamaCppSettings, workload: Workload) -> Plan:
+    """A plan to be scored before anybody knows whether it fits: without a bill."""
+    return Plan(
+        id=repr(settings),  # plans of one search differ in nothing else
+        engine="llama.cpp",
+        settings=settings,
+        workload=workload,
+        verdict=Verdict.FITS,
+        devices=(),
+        bill=Bill(engine="llama.cpp", build=BUILD, lines=()),
     )
 
 

@@ -15,9 +15,8 @@ from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.placement.appraiser import Appraiser, ByScore, Score
 from terazi.placement.capacity import capacity_of
-from terazi.placement.finish import Candidate, finish, plan_of
-from terazi.placement.judge import Judged
-from terazi.placement.overflow import shared_out
+from terazi.placement.finish import Candidate, finish, unweighed
+from terazi.placement.overflow import read_part
 from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.polish import FEW, polish
 from terazi.placement.scales import Scales
@@ -102,13 +101,13 @@ def _better(
     if appraiser is None or fixed or not search.may_judge():
         return []
 
-    def score(judged: Judged) -> float:
-        return appraiser.score(plan_of(search, workload, judged))
+    def score(settings: LlamaCppSettings) -> float:
+        return appraiser.score(unweighed(settings, workload))
 
     plain = [c.judged for c in candidates if not c.lossy and not c.judged.resolved.cut]
-    best = max(plain, key=score)
-    if shared_out(best.settings):
-        return []  # its cuts lie within blocks
+    best = max(plain, key=lambda judged: score(judged.settings))
+    if any(map(read_part, best.settings.override_tensor)):
+        return []  # which experts lie elsewhere was made for its cuts
     if search.total > FEW and search.fastest_alone(settings, best):
         return []
     # the other choices of the best one, on all devices
