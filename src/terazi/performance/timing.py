@@ -41,6 +41,8 @@ OVERLAP = 0.8
 #: llama.cpp computes host layers of a batch this large on the first card (ggml-cuda.cu:
 #: ggml_backend_cuda_device_offload_op, b11434).
 OFFLOAD_BATCH = 32
+#: Tokens at the end of a prompt that are computed apart where checkpoints are kept.
+_APART = 4
 
 
 class Timed(NamedTuple):
@@ -64,6 +66,7 @@ class Timing:
     timed_kernels: "Mapping[str, DeviceCalibration]"
     kernel_work: "Mapping[str, KernelWork]"
     fabric: Fabric | None = None  # between devices that every layer is cut over
+    checkpoints: bool = False  # whether a server breaks prompts to keep what can't be rolled back
 
     @classmethod
     def of(
@@ -92,6 +95,7 @@ class Timing:
             timed_kernels=timed,
             kernel_work=_kernel_work(spec, settings, resolved, machine) if timed else {},
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
+            checkpoints=_keeps_checkpoints(settings, load),
         )
 
     def rates(self, name: str, *, prompt: bool = False) -> Rates:
@@ -159,8 +163,23 @@ class Timing:
         rest = sum(seconds for name, seconds in parts.items() if name not in cut)
         return max(parts[name] for name in cut) + rest + sums * reduce_s
 
-    def prefill(self, tokens: int, cached: int = 0) -> Timed:
-        """A whole prompt of one stream, of which the first *cached* tokens are in the cache already."""
+    def break_s(self, tokens: int, cached: int = 0) -> float:
+        """Seconds that a server takes longer over a prompt because it computes the last tokens apart.
+
+        It does so to keep a checkpoint of what can't be rolled back, a window's cells or a recurrent state
+        (``tools/server/server-context.cpp``, ``checkpoint_offsets``, b11434).
+        """
+        if not self.checkpoints or tokens - cached <= _APART:
+            return 0.0
+        before = self.prefill(tokens - _APART, cached, logits=False).seconds
+        last = self.prefill(tokens, tokens - _APART).seconds
+        return max(0.0, before + last - self.prefill(tokens, cached).seconds)
+
+    def prefill(self, tokens: int, cached: int = 0, *, logits: bool = True) -> Timed:
+        """A whole prompt of one stream, of which the first *cached* tokens are in the cache already.
+
+        Without *logits* it is a part of one that isn't the last.
+        """
         fresh = max(1, tokens - cached)
         micro = max(1, min(self.resolved.n_ubatch, fresh))
         batches = -(-fresh // micro)
@@ -175,7 +194,7 @@ class Timing:
 
                 own, kernels = self.timed_kernels[name], self.kernel_work.get(name)
                 parts[name] = kernels_prompt_s(
-                    own, self.spec, kernels, t, tokens=tokens, micro_batch=micro, cached=cached
+                    own, self.spec, kernels, t, tokens=tokens, micro_batch=micro, cached=cached, logits=logits
                 )
                 continue
             pairs = (t.pairs(tokens) - (t.pairs(cached) if cached else 0.0)) * self._share(name)
@@ -266,6 +285,13 @@ def _speed(name: str, device: Device | None, machine: Machine, calibration: "Cal
         found = calibration.device(HOST, machine.host.cpu_name or "CPU") if calibration is not None else None
         return speed_of_host(machine.host, found)
     return speed_of_device(device, calibration.device(name, device.name) if calibration is not None else None)
+
+
+def _keeps_checkpoints(settings: LlamaCppSettings, load: Mapping[str, DeviceTraffic]) -> bool:
+    if settings.tool != "llama-server" or settings.ctx_checkpoints == 0:
+        return False
+    windows = any(c.window is not None for t in load.values() for c in t.caches)
+    return (windows and not settings.swa_full) or any(t.state_bytes for t in load.values())
 
 
 def _kernel_work(

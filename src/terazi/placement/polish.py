@@ -14,11 +14,12 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.placement.judge import Judged
 from terazi.placement.search import Search
 from terazi.placement.sums import Counts, Space, place, role_of
+from terazi.units import MIB
 
 #: Up to so many layers are moved in every number.
 FEW = 8
-#: A layout that lacks such a share of a budget by the sums isn't worth a bill.
-_TOO_MUCH = 0.06
+#: A layout that lacks such a share of a budget by the sums, and so many bytes, isn't worth a bill.
+_TOO_MUCH, _TOO_MUCH_BYTES = 0.06, 64 * MIB
 
 
 def polish(
@@ -85,7 +86,7 @@ def _hopeless(space: Space, counts: Counts, total: int) -> bool:
         start, end = end, end + counts[i]
         room = space.rooms[i]
         left = (room.room_for_one if counts[i] == 1 else room.room)[role_of(i, used)]
-        if room.prefix[end] - room.prefix[start] - left > _TOO_MUCH * space.budgets[i]:
+        if room.prefix[end] - room.prefix[start] - left > _TOO_MUCH * space.budgets[i] + _TOO_MUCH_BYTES:
             return True
     return False
 
