@@ -111,6 +111,8 @@ def name_option(judged: Judged, beside: Judged) -> str:
         words.append(f"the experts of {whole} blocks{more} in RAM")
     if shared_out(judged.settings):
         words.append("blocks at a cut shared out over two cards")
+    if judged.resolved.n_seq_max != beside.resolved.n_seq_max:
+        words.append(f"{judged.resolved.n_seq_max} slots")
     if judged.settings.type_k != beside.settings.type_k:
         words.append(f"a KV cache in {judged.settings.type_k}")
     if judged.settings.n_ubatch != beside.settings.n_ubatch:

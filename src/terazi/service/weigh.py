@@ -97,9 +97,10 @@ def weigh_model(
         from terazi.service import weigh_vllm
 
         return _with_engines(weigh_vllm.weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh))
-    if "tensor_parallel" in pins:
+    ranks = next((name for name in ("tensor_parallel", "pipeline_parallel") if name in pins), None)
+    if ranks is not None:
         raise UsageError(
-            "--tensor-parallel is a setting of vLLM, and this would be weighed for llama.cpp",
+            f"--{ranks.replace('_', '-')} is a setting of vLLM, and this would be weighed for llama.cpp",
             hint="leave it out, give shares of the cards with --tensor-split, or add --engine vllm",
         )
     from terazi.service.weigh_llama_cpp import weigh_spec
