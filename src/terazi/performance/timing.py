@@ -6,7 +6,8 @@ the watts meanwhile. ``forecast`` turns them into intervals.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Device, Machine
@@ -33,7 +34,7 @@ from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
 from terazi.placement.plan import Plan
 
 if TYPE_CHECKING:
-    from terazi.performance.calibration import Calibration, DeviceCalibration
+    from terazi.performance.calibration import Calibration, DeviceCalibration, LinkCalibration
     from terazi.performance.kernels import KernelWork
 
 #: Share of the ideal overlap that pipelined micro-batches reach over several cards (``benchmarks/fit_speed.py``).
@@ -66,6 +67,7 @@ class Timing:
     timed_kernels: "Mapping[str, DeviceCalibration]"
     kernel_work: "Mapping[str, KernelWork]"
     fabric: Fabric | None = None  # between devices that every layer is cut over
+    links: "Mapping[frozenset[str], LinkCalibration]" = field(default_factory=dict)
     checkpoints: bool = False  # whether a server breaks prompts to keep what can't be rolled back
 
     @classmethod
@@ -96,6 +98,7 @@ class Timing:
             kernel_work=_kernel_work(spec, settings, resolved, machine) if timed else {},
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
             checkpoints=_keeps_checkpoints(settings, load),
+            links=_measured_links(load, by_id, calibration),
         )
 
     def rates(self, name: str, *, prompt: bool = False) -> Rates:
@@ -137,10 +140,7 @@ class Timing:
                 packed_weights=t.packed_weights,
                 hidden=self.spec.embedding_length,
             )
-        hops = sum(
-            boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=tokens)
-            for a, b in boundaries(self.resolved)
-        )
+        hops = sum(self._boundary_s(a, b, tokens) for a, b in boundaries(self.resolved))
         return Timed(self._together(parts, tokens) + hops, parts)
 
     def first_token_s(self, alone: Timed) -> float:
@@ -213,16 +213,20 @@ class Timing:
                 parts[name] = self._streamed_s(work)
             else:
                 parts[name] = prompt_s(self.rates(name, prompt=True), work)
-        hops = sum(
-            boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=micro)
-            for a, b in boundaries(self.resolved)
-        )
+        hops = sum(self._boundary_s(a, b, micro) for a, b in boundaries(self.resolved))
         serial = batches * (self._together({n: s / batches for n, s in parts.items()}, micro) + hops)
         if not self.resolved.pipeline or batches == 1:
             return Timed(serial, parts)
         stages = [s / batches for s in parts.values()]
         ideal = sum(stages) + hops + (batches - 1) * max(stages)
         return Timed(min(serial, OVERLAP * ideal + (1 - OVERLAP) * serial), parts)
+
+    def _boundary_s(self, a: str, b: str, tokens: int) -> float:
+        """Seconds to hand the hidden state of *tokens* tokens over, as it was measured here if it was."""
+        own = self.links.get(frozenset((a, b)))
+        if own is not None:
+            return own.latency_s + tokens * self.spec.embedding_length * 4 / own.bytes_per_s
+        return boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=tokens)
 
     def _share(self, name: str) -> float:
         """The share of every layer that lies on a device; 1 where layers are whole."""
@@ -292,6 +296,17 @@ def _keeps_checkpoints(settings: LlamaCppSettings, load: Mapping[str, DeviceTraf
         return False
     windows = any(c.window is not None for t in load.values() for c in t.caches)
     return (windows and not settings.swa_full) or any(t.state_bytes for t in load.values())
+
+
+def _measured_links(
+    load: Mapping[str, DeviceTraffic], devices: Mapping[str, Device], calibration: "Calibration | None"
+) -> "Mapping[frozenset[str], LinkCalibration]":
+    """Those between devices that still are the ones that were measured."""
+    if calibration is None or not calibration.links:
+        return {}
+    same = [n for n in load if n in devices and calibration.device(n, devices[n].name) is not None]
+    found = {frozenset((a, b)): calibration.link(a, b) for a, b in combinations(same, 2)}
+    return {ends: link for ends, link in found.items() if link is not None}
 
 
 def _kernel_work(

@@ -50,7 +50,10 @@ def explain_layout(machine: Machine, judged: Judged, asked: Container[str] = ())
         said.append(f"{lead}{parts}; {total} in all, the output being one.")
     if in_ram:
         layers = judged.settings.n_gpu_layers
-        why = f"as -ngl {layers} says" if "n_gpu_layers" in asked else "the cards have no room for one more"
+        each = (held[HOST].weights_bytes + held[HOST].kv_bytes) / in_ram
+        room = max(held[name].room_bytes for name in counts)
+        why = "the cards have no room for one more" if room < 2 * each else "on the cards they would be slower"
+        why = f"as -ngl {layers} says" if "n_gpu_layers" in asked else why
         said.append(
             f"{in_ram} of {total} layers stay in RAM: {why}, and the CPU computes them"
             f" ({format_bytes(held[HOST].total_bytes)} of RAM)."
@@ -103,7 +106,7 @@ def name_option(judged: Judged, beside: Judged) -> str:
     else:
         words.append(f"a layer split over {' + '.join(f'{name} ({n})' for name, n in counts.items())}")
     if counts and in_ram:
-        words.append(f"{in_ram} layers in RAM")
+        words.append(f"{in_ram} layer{'s' * (in_ram > 1)} in RAM")
     in_cpu = [p for p in map(read_part, judged.settings.override_tensor) if p is not None and p.where == CPU]
     if judged.settings.n_cpu_moe or in_cpu:
         whole = judged.settings.n_cpu_moe + sum(len(p.blocks) for p in in_cpu if len(p.blocks) > 1)

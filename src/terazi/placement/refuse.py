@@ -32,7 +32,7 @@ def refuse(search: Search, workload: Workload, settings: LlamaCppSettings, close
         for s in closest.shortfall
     )
     reason = f"It doesn't fit: {missing}."
-    trained, asked = search.spec.context_length, closest.resolved.n_ctx_seq
+    trained, asked = search.spec.context_length, workload.context or 0
     if 0 < trained < asked:
         reason += f" The model was trained for {trained} tokens, and {asked} a user are asked for."
     if not alternatives:

@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Machine
+from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.resolve import MAX_SEQUENCES
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
@@ -49,6 +50,7 @@ def solve(
     pins: Mapping[str, object],
     *,
     score: Score | Appraiser | None = None,
+    companions: tuple[Companion, ...] = (),
 ) -> Plan | Refusal:
     """The best plan for *workload*, or why there is none and what would fit.
 
@@ -64,6 +66,7 @@ def solve(
         pins: settings by the field names of ``LlamaCppSettings``; a None is no pin.
         score: judges plans that fit, higher is better; an ``Appraiser`` also says how fast each device is at a
             layer, which limits a plan misses, and figures for the explanations. Without it bandwidths decide.
+        companions: what is loaded beside the model.
 
     Raises:
         UsageError: for an unknown pin, or what llama.cpp itself refuses.
@@ -81,6 +84,7 @@ def solve(
         capacity=capacity_of(machine),
         pins=pins,
         scales=Scales(machine.host.isa),
+        companions=companions,
         appraiser=appraiser,
     )
     base = base_settings(workload, pins)
