@@ -1,11 +1,12 @@
 """For tests of seats: calls, and engines that only have a name."""
 
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+import json
+from contextlib import AbstractContextManager
 
 from terazi.gateway.backend import READY, Backend, HeldMemory, ModelCard, Served
 from terazi.gateway.call import Call, Caller
+from terazi.gateway.in_flight import InFlight
 from terazi.gateway.seats import Seats
 from terazi.gateway.wire.errors import Api
 from terazi.policy.dispatch_messages import ReplicaChanged, WantModel
@@ -49,10 +50,9 @@ class NamedBackend:
     async def ready(self) -> None:
         """At once."""
 
-    @contextmanager
-    def tracking(self) -> Iterator[None]:
+    def tracking(self, request: str = "") -> AbstractContextManager[InFlight]:
         """Nobody counts."""
-        yield
+        return InFlight().tracking(request)
 
 
 class NamedModel:
@@ -94,19 +94,26 @@ class Wants:
 
 
 def call(
-    model: str = "m", who: str = "ann", *, arrived: float = 0.0, deadline_s: float | None = None, priority: int = 0
+    model: str = "m",
+    who: str = "ann",
+    *,
+    caller: Caller | None = None,
+    content: str = "hello",
+    arrived: float = 0.0,
+    deadline_s: float | None = None,
 ) -> Call:
     """A call with a new id."""
+    fields = {"model": model, "messages": [{"role": "user", "content": content}], "stream": True}
     return Call(
         id=f"r{next(_serial)}",
         api=Api.OPENAI,
         path="/v1/chat/completions",
-        body=b"{}",
+        body=json.dumps(fields).encode(),
+        fields=fields,
         model=model,
         stream=True,
-        caller=Caller(name=who),
+        caller=caller or Caller(name=who),
         deadline_s=deadline_s,
-        priority=priority,
         arrived=arrived,
     )
 

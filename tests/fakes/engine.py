@@ -23,6 +23,8 @@ Faults (each a flag):
     --fake-ignore-sigterm      only SIGKILL ends it
     --fake-no-tokens           healthy, but a generation never answers
     --fake-close-after-response  close the connection after every answer without saying so (streams always do)
+    --fake-salt TEXT           another text for the same prompt
+    --fake-close-on-reuse      keep every connection (streams' too), and close it when its second request arrives
     --fake-tokens N            length of an answer when max_tokens doesn't end it earlier (16)
     --fake-token-delay-s S     time per token (0.001); --fake-prompt-delay-s S: time before the first (0)
     --fake-busy-prompt         burn CPU while a prompt is worked on (as a prefill does); it still answers questions
@@ -49,43 +51,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_http import Request, chunk, client_gone, head, read_request, send, sse
-from engine_texts import answer_text
+from engine_texts import WORDS, answer_text
 
 HELP_TEXT = Path(__file__).resolve().parents[1] / "golden" / "llama_cpp" / "help.txt"
-WORDS = [
-    "scale",
-    "weigh",
-    "token",
-    "byte",
-    "layer",
-    "slot",
-    "cache",
-    "head",
-    "stream",
-    "queue",
-    "model",
-    "disk",
-    "north",
-    "lamp",
-    "river",
-    "stone",
-    "paper",
-    "glass",
-    "green",
-    "quiet",
-    "early",
-    "round",
-    "plain",
-    "exact",
-    "ready",
-    "open",
-    "warm",
-    "long",
-    "bright",
-    "small",
-    "even",
-    "calm",
-]
 VALUED = {
     "-m": "model", "--model": "model", "-a": "alias", "--alias": "alias", "--host": "host", "--port": "port",
     "--api-key": "api_key", "--api-key-file": "api_key_file", "-np": "parallel", "--parallel": "parallel",
@@ -101,6 +69,7 @@ FAKE_SWITCHES = {
     "no-tokens",
     "busy-prompt",
     "close-after-response",
+    "close-on-reuse",
 }
 
 
@@ -296,7 +265,11 @@ class Engine:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection until either side closes it."""
         try:
+            reused = False
             while (request := await read_request(reader)) is not None:
+                if reused and self.fault("close-on-reuse"):
+                    break
+                reused = True
                 if await self.answer(request, reader, writer) or self.fault("close-after-response"):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
@@ -420,7 +393,7 @@ class Engine:
             return True
         else:
             self.ledger("finished", id=job.id)
-            return job.stream
+            return job.stream and not self.fault("close-on-reuse")
         finally:
             self.busy -= 1
             for task in (gone, work):
@@ -468,14 +441,14 @@ class Engine:
     async def pieces(self, job: Job) -> AsyncIterator[str]:
         """The tokens of an answer, one by one, at the set pace; a token that a fault waits for kills."""
         await self.read_prompt()
-        when, text = self.options.text("exit-at"), job.prompt
+        when, text, salt = self.options.text("exit-at"), job.prompt, self.options.text("salt")
         for _ in range(min(job.max_tokens if job.max_tokens is not None else 1 << 30, self.length())):
             await asyncio.sleep(self.options.number("token-delay-s", 0.001))
             if self.hangs("hang-after") or self.hangs("deaf-after"):
                 await asyncio.Event().wait()
             if self.faulty and when == f"after-tokens:{self.tokens}":
                 self.die()
-            piece = " " + WORDS[digest(text)[0] % len(WORDS)]
+            piece = " " + WORDS[digest(salt + text)[0] % len(WORDS)]
             text += piece
             self.tokens += 1
             self.decodes += 1

@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "ps": ("terazi.cli.ps", "what is running, and what it holds"),
     "stop": ("terazi.cli.stop", "stop the service, or one model"),
     "logs": ("terazi.cli.logs", "what an engine printed"),
+    "usage": ("terazi.cli.usage", "who used what, by API key and model"),
 }
 
 #: What a write to a full or broken place fails with; reads are translated where they happen.

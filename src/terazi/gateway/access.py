@@ -33,13 +33,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(host: str, api_key: str | None) -> None:
+def check_exposure(host: str, keyed: str | bool | None) -> None:  # noqa: FBT001 - a key itself says it, too
     """Refuse to serve other machines without a key.
 
     Raises:
-        UsageError: *host* is reachable from elsewhere and there is no *api_key*.
+        UsageError: *host* is reachable from elsewhere and there is no key.
     """
-    if not api_key and not is_loopback(host):
+    if not keyed and not is_loopback(host):
         shown = host or "all addresses"
         raise UsageError(
             f"serving on {shown} would let anybody on the network use the models",
@@ -94,11 +94,23 @@ class Keyring:
     tells neither which key came closest nor how long one is. The keys themselves aren't kept.
 
     Args:
-        keys: each key with its holder. Empty opens the service to everybody on this machine.
+        keys: each key with its holder.
+        digests: the same, by the SHA-256 of each key in hexadecimal. With neither, everybody on this machine may.
     """
 
-    def __init__(self, keys: Mapping[str, Caller] | None = None) -> None:
-        self._holders = tuple((_digest(key), holder) for key, holder in (keys or {}).items())
+    def __init__(
+        self, keys: Mapping[str, Caller] | None = None, *, digests: Mapping[str, Caller] | None = None
+    ) -> None:
+        self._holders: tuple[tuple[bytes, Caller], ...] = ()
+        self.replace(keys, digests=digests)
+
+    def replace(
+        self, keys: Mapping[str, Caller] | None = None, *, digests: Mapping[str, Caller] | None = None
+    ) -> None:
+        """These are the keys from now on."""
+        holders = [(_digest(key), holder) for key, holder in (keys or {}).items()]
+        holders += [(bytes.fromhex(digest), holder) for digest, holder in (digests or {}).items()]
+        self._holders = tuple(holders)
 
     @property
     def open(self) -> bool:

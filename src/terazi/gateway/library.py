@@ -4,9 +4,11 @@ A ``Library`` is fulfilled by the composition root. It holds files and names; wh
 directory's and the keeper's business: whoever fulfils it tells them.
 """
 
-from collections.abc import AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from terazi.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +60,18 @@ class NewModel:
     messages: tuple[Mapping[str, object], ...] = ()
 
 
+class NoSuchModelError(UsageError):
+    """There is no model of that name."""
+
+
+class ForeignModelError(UsageError):
+    """It is not the library's: it stands in the configuration or on the command line."""
+
+
 class Library(Protocol):
     """All of it. Errors are ``TeraziError``: ``UsageError`` for wrong questions, ``ServiceError`` for no room."""
 
-    def pull(self, name: str, *, local: bool) -> AsyncIterator[Progress]:
+    def pull(self, name: str, *, local: bool) -> AsyncGenerator[Progress]:
         """Fetch and serve *name*; two who pull the same share one download, which ends when the last one leaves.
 
         Args:
@@ -74,13 +84,17 @@ class Library(Protocol):
         """Forget *name*; the last name of a pulled file takes the file along, once the model is idle.
 
         Raises:
-            UsageError: there is no such model.
-            PermissionError: it is not the library's: it stands in the configuration or on the command line.
+            NoSuchModelError, ForeignModelError
         """
         ...
 
     async def copy(self, source: str, destination: str) -> None:
-        """Let *destination* be a further name of *source*."""
+        """Let *destination* be a further name of *source*.
+
+        Raises:
+            NoSuchModelError
+            UsageError: *destination* is the name of something else.
+        """
         ...
 
     async def create(self, wanted: NewModel) -> None:

@@ -18,6 +18,9 @@ from terazi.gateway.figures import Family, Kind, Source
 
 #: The label of a request that named no model which is served.
 NO_MODEL: Final = "none"
+#: Names of keys that get series of their own; all others share one.
+MOST_KEYS: Final = 100
+OTHER_KEYS: Final = "others"
 #: The status of a request whose client left before the answer, as nginx writes it.
 CLIENT_GONE: Final = "499"
 
@@ -37,6 +40,7 @@ class Metrics:
     def __init__(self, directory: Directory, sources: Iterable[Source] = ()) -> None:
         self._registry = registry = CollectorRegistry()
         self._sources = list(sources)
+        self._keys: set[str] = set()
         self.requests = Counter(
             "terazi_http_requests", "HTTP requests answered.", ["api", "model", "status"], registry=registry
         )
@@ -119,10 +123,10 @@ class Metrics:
     def noted(self, entry: Entry) -> None:
         """Count one request that is over."""
         call, outcome, usage = entry.call, entry.outcome, entry.usage
-        model, key = call.model, call.caller.name
+        model, key = call.model, self._key(call.caller.name)
         self._calls.labels(call.api, model, key, str(outcome.status)).inc()
-        if outcome.why is not None:
-            self._rejected.labels(model, key, outcome.why).inc()
+        if not outcome.attempts and outcome.status >= 400 and not entry.client_gone:
+            self._rejected.labels(model, key, outcome.why or outcome.code or "other").inc()
         if outcome.attempts:
             self._queue.labels(model, key).observe(entry.queued_s)
         lost = sum(attempt.lost is not None for attempt in outcome.attempts)
@@ -143,6 +147,14 @@ class Metrics:
         ):
             if tokens:
                 counter.labels(model, key).inc(tokens)
+
+    def _key(self, name: str) -> str:
+        """*name*, as long as there aren't too many: on a service without keys clients name themselves."""
+        if name not in self._keys:
+            if len(self._keys) >= MOST_KEYS:
+                return OTHER_KEYS
+            self._keys.add(name)
+        return name
 
     def text(self) -> bytes:
         """The text format 0.0.4 of all series."""

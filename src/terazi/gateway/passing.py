@@ -1,15 +1,12 @@
-"""The plainest seats and links: no queue, and aiohttp for a client. For a gateway that is given no better ones."""
+"""The plainest seats: no queue. For a gateway that is given no better ones."""
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager
-
-import aiohttp
 
 from terazi.errors import EngineError
 from terazi.gateway.backend import READY, Backend, Directory
 from terazi.gateway.call import Call
-from terazi.gateway.ports import Exchange, Receiver, Ticket
+from terazi.gateway.ports import Ticket
 from terazi.gateway.wire.errors import WireError, engine_down, unknown_model
 
 
@@ -20,12 +17,15 @@ class PassingSeats:
         self._directory = directory
         self._ready_wait_s = ready_wait_s
 
-    def enter(self, call: Call, *, tokens: int, prefix: tuple[int, ...] = ()) -> Ticket:  # noqa: ARG002
+    def enter(self, call: Call) -> Ticket:
         """As ``Seats`` has it."""
         found = self._directory.find(call.model)
         if found is None:
             raise WireError(unknown_model(call.model, [m.card.id for m in self._directory.served()]))
         return _Ticket(found.engines[0], self._ready_wait_s)
+
+    def drain(self) -> None:
+        """Nobody waits here."""
 
 
 class _Ticket:
@@ -59,58 +59,5 @@ class _Ticket:
     def headers(self) -> Mapping[str, str]:
         return {}
 
-
-class PlainLinks:
-    """A connection for each request."""
-
-    def __init__(self) -> None:
-        self._session: aiohttp.ClientSession | None = None
-
-    async def close(self) -> None:
-        """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-
-    def send(self, backend: Backend, path: str, body: bytes, content_type: str, receiver: Receiver) -> Exchange:
-        """As ``Links`` has it."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, force_close=True),
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                auto_decompress=False,
-            )
-        headers = {"Authorization": f"Bearer {backend.api_key}", "Content-Type": content_type}
-        url = backend.base_url + path
-        return _Exchange(self._session.post(url, data=body, headers=headers, allow_redirects=False), receiver)
-
-
-class _Exchange:
-    def __init__(self, request: AbstractAsyncContextManager[aiohttp.ClientResponse], receiver: Receiver) -> None:
-        self._open = asyncio.Event()
-        self._open.set()
-        self._task = asyncio.create_task(self._run(request, receiver))
-
-    async def _run(self, request: AbstractAsyncContextManager[aiohttp.ClientResponse], receiver: Receiver) -> None:
-        begun = False
-        try:
-            async with request as reply:
-                kind = reply.headers.get("Content-Type", "application/json")
-                begun = True
-                receiver.head(reply.status, kind, kind.startswith("text/event-stream"))
-                async for piece in reply.content.iter_any():
-                    receiver.data(piece)
-                    await self._open.wait()
-        except (aiohttp.ClientError, OSError) as problem:
-            receiver.lost(str(problem) or type(problem).__name__, begun)
-        else:
-            receiver.done()
-
-    def pause(self) -> None:
-        self._open.clear()
-
-    def go_on(self) -> None:
-        self._open.set()
-
-    def abort(self) -> None:
-        self._task.cancel()
+    def words(self) -> str:
+        return "waiting for an engine"

@@ -4,7 +4,7 @@ Everything but ``seat`` is called on the event loop and returns at once.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call, Flow
@@ -33,16 +33,40 @@ class Receiver(Protocol):
 class Exchange(Flow, Protocol):
     """One request at an engine."""
 
+    @property
+    def reached(self) -> bool:
+        """Whether the request was written to a connection: the engine may have worked on it."""
+        ...
+
     def abort(self) -> None:
         """Drop the connection, which frees the engine's slot. Nothing is heard after it."""
+        ...
+
+
+@runtime_checkable
+class Witness(Protocol):
+    """A backend whose supervisor knows how its engine ended."""
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether its last end was a signal that neither it nor the kernel raised because of what it did."""
         ...
 
 
 class Links(Protocol):
     """Connections to engines."""
 
-    def send(self, backend: Backend, path: str, body: bytes, content_type: str, receiver: Receiver) -> Exchange:
-        """Send *body* now; *receiver* hears the answer, never before this returns."""
+    def send(
+        self,
+        backend: Backend,
+        path: str,
+        body: bytes,
+        content_type: str,
+        receiver: Receiver,
+        *,
+        stream: bool = False,
+    ) -> Exchange:
+        """Send *body* now; *receiver* hears the answer, never before this returns. *stream*: it asks for one."""
         ...
 
 
@@ -51,7 +75,7 @@ class Ticket(Protocol):
 
     @property
     def position(self) -> int | None:
-        """Requests before it; None once it has an engine, or if nobody can say."""
+        """Its place in the queue, from 1; 0 once it has an engine; None if nobody can say."""
         ...
 
     @property
@@ -79,14 +103,22 @@ class Ticket(Protocol):
         """What the client is told about its wait, in lower case."""
         ...
 
+    def words(self) -> str:
+        """The same in a few words, for a heartbeat."""
+        ...
+
 
 class Seats(Protocol):
     """The queues of all models."""
 
-    def enter(self, call: Call, *, tokens: int, prefix: tuple[int, ...] = ()) -> Ticket:
+    def enter(self, call: Call) -> Ticket:
         """Take a place in the queue of ``call.model``.
 
         Raises:
             WireError: it is turned away at once.
         """
+        ...
+
+    def drain(self) -> None:
+        """The service ends: turn away all who wait, and who come."""
         ...

@@ -10,16 +10,20 @@ Everything runs on the event loop; only ``seat`` waits. Whoever owns the engines
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol, TypeAlias
 
 from terazi.gateway.backend import Backend, Directory
 from terazi.gateway.call import Call
+from terazi.gateway.figures import Family, Figure
 from terazi.gateway.wire.errors import Fault, WireError
+from terazi.gateway.wire.estimate import estimate_tokens, fewest_tokens, leading_blocks
 from terazi.policy.dispatch_messages import (
     AdmissionPaused,
     AdmissionResumed,
     AttemptLost,
+    Command,
     Dispatch,
     DrainBegan,
     Event,
@@ -37,6 +41,7 @@ from terazi.policy.dispatch_messages import (
     Why,
 )
 from terazi.policy.dispatcher import Dispatcher, Limits
+from terazi.policy.survey import Survey
 
 #: What the owners of engines, and the guard, tell.
 News: TypeAlias = ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened | AdmissionPaused | AdmissionResumed
@@ -44,8 +49,9 @@ News: TypeAlias = ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened | Adm
 POSITION_HEADER: Final = "x-terazi-queue-position"
 EXPECTED_WAIT_HEADER: Final = "x-terazi-expected-wait"
 WAITED_HEADER: Final = "x-terazi-waited"
-#: Said when nothing has been measured yet.
-_RETRY_S: Final = 2
+#: Said when nothing has been measured yet, or can be.
+_RETRY_S: Final[Mapping[Why, int]] = {Why.PRESSURE: 5, Why.DRAINING: 5, Why.NO_ENGINE: 10}
+_RETRY_ELSE_S: Final = 2
 
 _FAULTS: Final[Mapping[Why, tuple[int, str, str]]] = {
     Why.QUEUE_FULL: (503, "service_unavailable", "queue_full"),
@@ -150,6 +156,14 @@ class Ticket:
                 self, RequestFinished(id=id_, tokens=tokens) if seated else RequestCancelled(id=id_)
             )
 
+    def words(self) -> str:
+        """What a heartbeat says while it waits: ``waiting, position 3, about 12 s``."""
+        position = self.position
+        if not position:
+            return "working"
+        wait = self.expected_wait_s
+        return f"waiting, position {position}" + (f", about {math.ceil(wait)} s" if wait is not None else "")
+
     def headers(self) -> dict[str, str]:
         """What the client is told about its wait; nothing if there was none. Names in lower case."""
         if not self.position_on_arrival:
@@ -206,7 +220,10 @@ class Seats:
         self._clock = clock
         self._tickets: dict[str, Ticket] = {}
         self._backends: dict[str, Backend] = {}
+        self._contexts: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._stepping = False
+        self._pending: deque[Event] = deque()
 
     # --- for whoever answers calls
 
@@ -221,6 +238,13 @@ class Seats:
             WireError: it is turned away at once; nothing has to be left then.
         """
         caller, now = call.caller, self._now()
+        if caller.models is not None and not self._may_use(caller.models, call.model):
+            message = f"the key of {caller.name} may not use '{call.model}'"
+            raise WireError(Fault(status=403, message=message, kind="permission_error", code="model_not_allowed"))
+        if tokens is None:
+            tokens = self._tokens(call)
+        if prefix is None:
+            prefix = leading_blocks(call.fields) if self._dispatcher.has_choice(call.model) else ()
         ticket = self._tickets[call.id] = Ticket(self, call)
         arrived = RequestArrived(
             id=call.id,
@@ -231,8 +255,8 @@ class Seats:
             max_concurrent=caller.max_concurrent,
             tokens_per_minute=caller.tokens_per_minute,
             max_queued=caller.max_queued,
-            tokens=tokens or 0,
-            prefix=prefix or (),
+            tokens=tokens,
+            prefix=prefix,
             deadline=None if call.deadline_s is None else call.arrived + call.deadline_s,
         )
         self._step(arrived, now)
@@ -249,6 +273,7 @@ class Seats:
         """A replica opened or closed, a model can't be had, admission is paused …"""
         if isinstance(news, ReplicaChanged):
             self._find(news.model, news.replica)
+            self._contexts.pop(news.model, None)
         self._step(news, self._now())
         if isinstance(news, ReplicaGone):
             self._backends.pop(news.replica, None)
@@ -262,6 +287,26 @@ class Seats:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    # --- for whoever shows it
+
+    def survey(self) -> Survey:
+        """All queues, replicas and callers, as they are now."""
+        return self._dispatcher.survey(self._now())
+
+    def figures(self) -> Iterator[Figure]:
+        """The same for a scrape of the metrics."""
+        survey = self.survey()
+        for line in survey.lines:
+            yield Figure(Family.RUNNING, (line.model,), line.running)
+            yield Figure(Family.WAITING, (line.model,), line.waiting)
+            yield Figure(Family.OLDEST, (line.model,), line.oldest_s or 0.0)
+            for replica in line.replicas:
+                yield Figure(Family.KV_PROMISED, (line.model, replica.replica), replica.held_tokens)
+                if replica.tokens is not None:
+                    yield Figure(Family.KV_CAPACITY, (line.model, replica.replica), replica.tokens)
+        for caller in survey.callers:
+            yield Figure(Family.KEY_WAITING, (caller.caller,), caller.waiting)
 
     # --- for tickets
 
@@ -288,7 +333,19 @@ class Seats:
         return self._clock() if self._clock is not None else asyncio.get_running_loop().time()
 
     def _step(self, event: Event, now: float) -> None:
-        for command in self._dispatcher.step(event, now):
+        if self._stepping:  # a keeper that answers at once
+            self._pending.append(event)
+            return
+        self._stepping = True
+        try:
+            self._execute(self._dispatcher.step(event, now), now)
+            while self._pending:
+                self._execute(self._dispatcher.step(self._pending.popleft(), now), now)
+        finally:
+            self._stepping = False
+
+    def _execute(self, commands: list[Command], now: float) -> None:
+        for command in commands:
             match command:
                 case Dispatch(id=id_, replica=replica):
                     self._tickets[id_].seated(self._backends[replica], now)
@@ -299,6 +356,32 @@ class Seats:
                         self.keeper.want(command)
                 case WakeAt(at=at):
                     self._wake(at)
+
+    def _may_use(self, names: frozenset[str], model: str) -> bool:
+        if model in names:
+            return True
+        found = (self._directory.find(name) for name in names)
+        return any(served is not None and served.card.id == model for served in found)
+
+    def _tokens(self, call: Call) -> int:
+        """What it will hold, by its body.
+
+        Raises:
+            WireError: its prompt alone can't fit into any engine's context.
+        """
+        context = self._dispatcher.largest(call.model)
+        if context is None:
+            context = self._contexts.get(call.model)
+            if context is None:
+                served = self._directory.find(call.model)
+                known = served.card.context_length if served is not None else None
+                context = self._contexts[call.model] = known or 0
+        if context <= 0:
+            return estimate_tokens(call.path, call.body, call.fields, None)
+        if len(call.body) > context and (least := fewest_tokens(call.body, call.fields)) > context:
+            message = f"the prompt has more than {least} tokens, and one request may have {context} here"
+            raise WireError(_fault(TurnAway(id=call.id, why=Why.TOO_LARGE, message=message)))
+        return estimate_tokens(call.path, call.body, call.fields, context)
 
     def _wake(self, at: float) -> None:
         if self._timer is not None:
@@ -322,7 +405,8 @@ def _fault(away: TurnAway) -> Fault:
     status, kind, code = _FAULTS[away.why]
     retry = None
     if away.why not in _FINAL:
-        retry = _RETRY_S if away.retry_after_s is None else max(1, math.ceil(away.retry_after_s))
+        known = away.retry_after_s
+        retry = _RETRY_S.get(away.why, _RETRY_ELSE_S) if known is None else max(1, math.ceil(known))
     return Fault(
         status=status, message=away.message, kind=kind, code=code, retry_after_s=retry, final=away.why in _FINAL
     )

@@ -5,6 +5,7 @@ from collections.abc import Container
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.placement.judge import Judged
+from terazi.placement.overflow import CPU, read_part, shared_out
 from terazi.units import format_bytes
 
 #: Settings that say which devices share the layers, and how.
@@ -34,7 +35,7 @@ def explain_layout(machine: Machine, judged: Judged, asked: Container[str] = ())
     elif len(counts) == 1 and not in_ram:
         name = next(iter(counts))
         share = held[name]
-        experts = " but for some experts" if judged.settings.n_cpu_moe else ""
+        experts = " but for some experts" if judged.settings.n_cpu_moe or judged.settings.override_tensor else ""
         said.append(
             f"All {total} layers{experts} on {name} ({_describe(by_id[name])}): it holds them alone,"
             f" {format_bytes(share.total_bytes)} of {format_bytes(share.capacity_bytes)}."
@@ -54,17 +55,36 @@ def explain_layout(machine: Machine, judged: Judged, asked: Container[str] = ())
             f"{in_ram} of {total} layers stay in RAM: {why}, and the CPU computes them"
             f" ({format_bytes(held[HOST].total_bytes)} of RAM)."
         )
-    if judged.settings.n_cpu_moe:
-        said.append(
-            f"The routed experts of the first {judged.settings.n_cpu_moe} blocks stay in RAM, attention and cache"
-            " of all blocks on the cards: a token reads few of the experts."
-        )
+    said += _explain_experts(judged)
     unused = [name for name in by_id if name not in counts and all(d.id != name for d in cut)]
     if unused:
         settled = any(name in asked for name in (*_SPREADING, "n_gpu_layers"))
         them = "it" if len(unused) == 1 else "them"
         why = "as asked" if settled else f"the plan would be slower with {them}, or no faster"
         said.append(f"{', '.join(unused)} left unused: {why}.")
+    return said
+
+
+def _explain_experts(judged: Judged) -> list[str]:
+    """Whose routed experts lie elsewhere than the rest of their block; who pinned patterns knows why."""
+    said = []
+    settings = judged.settings
+    parts = tuple(part for part in map(read_part, settings.override_tensor) if part is not None)
+    some = next((p for p in parts if p.where == CPU), None)
+    if settings.n_cpu_moe or some is not None:
+        whose = [f"the routed experts of the first {settings.n_cpu_moe} blocks"] if settings.n_cpu_moe else []
+        whose += [f"{some.words} of block {some.block}"] if some is not None else []
+        listed = " and ".join(whose)
+        said.append(
+            f"{listed[0].upper()}{listed[1:]} stay in RAM, attention and cache"
+            " of all blocks on the cards: a token reads few of the experts."
+        )
+    moved = [p for p in parts if p.where != CPU]
+    if moved:
+        words = ", ".join(f"{p.words} of block {p.block} on {p.where}" for p in moved)
+        said.append(
+            f"Experts that their block's own card has no room for lie on the next: {words}; so fewer stay in RAM."
+        )
     return said
 
 
@@ -85,8 +105,10 @@ def name_option(judged: Judged, beside: Judged) -> str:
     if counts and in_ram:
         words.append(f"{in_ram} layers in RAM")
     if judged.settings.n_cpu_moe:
-        more = " and some of one more" if judged.settings.override_tensor else ""
+        more = " and some of one more" if any(w == CPU for _, w in judged.settings.override_tensor) else ""
         words.append(f"the experts of {judged.settings.n_cpu_moe} blocks{more} in RAM")
+    if shared_out(judged.settings):
+        words.append("blocks at a cut shared out over two cards")
     if judged.settings.type_k != beside.settings.type_k:
         words.append(f"a KV cache in {judged.settings.type_k}")
     if judged.settings.n_ubatch != beside.settings.n_ubatch:

@@ -11,8 +11,8 @@ from itertools import product
 from terazi.hardware.machine import Device
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.placement.judge import Judged
-from terazi.placement.search import Counts, Search
-from terazi.placement.sums import place
+from terazi.placement.search import Search
+from terazi.placement.sums import Counts, place
 
 #: Up to so many layers are moved in every number.
 FEW = 8

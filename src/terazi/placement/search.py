@@ -24,10 +24,11 @@ from terazi.placement.appraiser import Appraiser
 from terazi.placement.capacity import Capacity
 from terazi.placement.judge import Judged, judge
 from terazi.placement.layout import Layout, Role, alone, holds, spread
+from terazi.placement.overflow import fill_up
 from terazi.placement.pace import Pace, active_bytes, by_bandwidth
 from terazi.placement.plan import Rejected
 from terazi.placement.scales import Scales
-from terazi.placement.sums import Space, place, role_of, survey
+from terazi.placement.sums import Counts, Space, place, role_of, survey
 from terazi.units import format_bytes
 
 #: Pins that leave the layout to the engine's own rule; only ``-ngl`` is then searched.
@@ -41,12 +42,6 @@ _CORRECTIONS = 3
 JUDGED_BLOCKS = 250
 #: Up to so many times the slowest card in use for a layer, the host may be worth a look.
 _COMPARABLE = 2.0
-
-#: Experts' matrices of one block that stay in RAM where a part of it fits a card, a third of them and two thirds
-#: (``get_overflow_pattern`` in llama.cpp's ``common/fit.cpp``, b11434).
-_SOME_EXPERTS = ("ffn_down", "ffn_(gate|up|gate_up)")
-
-Counts = tuple[int, ...]
 
 
 class Found(NamedTuple):
@@ -115,6 +110,10 @@ class Search:
             blocks = self._fewest_expert_blocks(settings, devices)
             if blocks is not None:
                 seen += self._experts_in_ram(settings, devices, blocks)
+            else:  # not even the rest of all blocks fits
+                bare = replace(settings, n_cpu_moe=self.spec.block_count)
+                space = self._survey(bare, devices, partial=True)
+                seen += self._corrected(bare, devices, space, lambda s: self._partials(s, self._starts()))
         space = self._survey(settings, devices, partial=True)
         starts = self._starts()
         seen += self._corrected(settings, devices, space, lambda s: self._partials(s, starts))
@@ -370,20 +369,8 @@ class Search:
             seen += self._corrected(tried, devices, space, lambda s: self._wholes(s)[:1])
             fits = [j for j in seen if not j.shortfall]
             if fits:
-                return [*self._parts_of_one_more(fits[0]), *seen]
+                return [*fill_up(self, tried, devices, fits[0]), *seen]
         return seen
-
-    def _parts_of_one_more(self, judged: Judged) -> list[Judged]:
-        """*judged* with a part of the last block's experts back on its card, the most first; what fits of it."""
-        last = judged.settings.n_cpu_moe - 1
-        for matrices in _SOME_EXPERTS if last >= 0 else ():
-            if not self.may_judge():
-                break
-            kept = (rf"blk\.{last}\.{matrices}_(ch|)exps", "CPU")
-            found = self.weigh(replace(judged.settings, n_cpu_moe=last, override_tensor=(kept,)))
-            if not found.shortfall:
-                return [found]
-        return []
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:
         """The largest ``-ngl`` that fits where the engine's own rule, or a pinned ``-ts``, shares layers out."""

@@ -17,6 +17,7 @@ from terazi.placement.appraiser import Appraiser, ByScore, Score
 from terazi.placement.capacity import capacity_of
 from terazi.placement.finish import Candidate, finish, plan_of
 from terazi.placement.judge import Judged
+from terazi.placement.overflow import shared_out
 from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.polish import FEW, polish
 from terazi.placement.scales import Scales
@@ -106,6 +107,8 @@ def _better(
 
     plain = [c.judged for c in candidates if not c.lossy and not c.judged.resolved.cut]
     best = max(plain, key=score)
+    if shared_out(best.settings):
+        return []  # its cuts lie within blocks
     if search.total > FEW and search.fastest_alone(settings, best):
         return []
     # the other choices of the best one, on all devices

@@ -30,6 +30,8 @@ from terazi.placement.scales import Scales
 _TRIAL_DEVICES = 3
 
 
+#: Layers by device.
+Counts = tuple[int, ...]
 #: Bytes by role: of a device with several layers, and with one.
 _Fixed = tuple[dict[Role, int], dict[Role, int]]
 
@@ -111,7 +113,7 @@ def survey(
     whole: dict[tuple[str, bool], Sequence[int]] = {}
     for device in devices:
         if _kind(device) not in whole:
-            whole[_kind(device)] = _prefix(spec, device, settings)
+            whole[_kind(device)] = layer_sums(spec, device, settings)
     budgets = tuple(capacity.device_bytes[d.id] for d in devices)
     active = active_bytes(spec)
     rooms = tuple(
@@ -240,14 +242,14 @@ def _trial(
     at = start = twin.block_count + 1 - sum(counts)
     left = []
     for device, count in zip(devices, counts, strict=True):
-        prefix = _prefix(twin, device, settings)
+        prefix = layer_sums(twin, device, settings)
         left.append(bill.needed_bytes(device.id) - prefix[at + count] + prefix[at] - _context_bytes(device))
         at += count
     host = bill.needed_bytes(HOST) - _host_prefix(twin, machine, settings)[start]
     return left, host
 
 
-def _prefix(spec: ModelSpec, device: Device, settings: LlamaCppSettings) -> Sequence[int]:
+def layer_sums(spec: ModelSpec, device: Device, settings: LlamaCppSettings) -> Sequence[int]:
     """Running sums of what each layer, and last the output, puts on *device*."""
     total = spec.block_count + 1
     own = [0] * total

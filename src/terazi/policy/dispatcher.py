@@ -1,8 +1,23 @@
-"""Which waiting request goes to which open replica, and when."""
+"""Which waiting request goes to which open replica, and when: ``Dispatcher.step(event, now) -> commands``.
 
-from collections import deque
-from dataclasses import dataclass
+Promises, each a property test:
 
+- It never sends a request to a closed replica, nor more to one than its slots and KV tokens hold.
+- A caller never has more in engines than its ``max_concurrent``, and uses no more tokens per minute than it may.
+- Whoever waits is served, or turned away and told why; with a free engine that it fits, nobody waits but by its own
+  limits.
+- Callers share each model by their weights, in tokens (``fairness``); priorities come first, and none is stranded.
+- A request that is too large for the room left is passed by smaller ones for ``pass_s`` at most.
+- Each model has its own queue: one that is cold or busy holds nobody up who wants another.
+
+It keeps its state in itself, since it would be copied for each of thousands of requests; it is deterministic all
+the same, and does nothing but answer.
+"""
+
+from typing import Final
+
+from terazi.policy.admission import Account, Limits, may_wait
+from terazi.policy.alarms import Alarms
 from terazi.policy.dispatch_messages import (
     AdmissionPaused,
     AdmissionResumed,
@@ -18,121 +33,319 @@ from terazi.policy.dispatch_messages import (
     RequestArrived,
     RequestCancelled,
     RequestFinished,
+    Ticked,
     TurnAway,
-    WantModel,
     Why,
 )
+from terazi.policy.fairness import Request
+from terazi.policy.line import Line
+from terazi.policy.routing import Replica
+from terazi.policy.survey import Survey
 
+__all__ = ["Dispatcher", "Limits"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Bounds of the service itself."""
-
-    max_queued: int = 1024
+_SHUTTING_DOWN: Final = "the service is shutting down"
+_LATE: Final = "the request's deadline passed before an engine was free"
+#: Accounts that are kept although nothing of theirs waits or runs.
+_ACCOUNTS_KEPT: Final = 1024
 
 
 class Dispatcher:
-    """First come, first served, a queue for each model."""
+    """All requests of the service."""
 
     def __init__(self, limits: Limits | None = None) -> None:
         self._limits = limits or Limits()
-        self._replicas: dict[str, ReplicaChanged] = {}
-        self._queues: dict[str, deque[tuple[RequestArrived, float]]] = {}
-        self._seated: dict[str, tuple[RequestArrived, str]] = {}
-        self._closed: dict[str, str] = {}
+        self._lines: dict[str, Line] = {}
+        self._replicas: dict[str, Replica] = {}
+        self._requests: dict[str, Request] = {}
+        self._accounts: dict[str, Account] = {}
+        self._seats: dict[str, Replica] = {}
+        self._serial = 0
+        self._waiting = 0
+        self._alarms = Alarms(self._is_waiting)
         self._paused: str | None = None
         self._draining = False
 
+    # --- questions
+
+    def position(self, id_: str) -> int:
+        """Its place among those that wait for its model, from 1; 0 if it doesn't wait."""
+        request = self._requests.get(id_)
+        if request is None or request.seated_at is not None:
+            return 0
+        return self._lines[request.model].queue.before(request) + 1
+
+    def expected_wait_s(self, id_: str, now: float) -> float | None:
+        """Seconds until it is placed, as measured; 0 if it doesn't wait; None if nothing is known."""
+        request = self._requests.get(id_)
+        if request is None or request.seated_at is not None:
+            return 0.0
+        line, account = self._lines[request.model], self._accounts[request.caller]
+        return line.expected_wait_s(request, account, now)
+
+    def largest(self, model: str) -> int | None:
+        """KV tokens that one request for *model* may hold; None if that isn't known."""
+        line = self._lines.get(model)
+        return line.largest() if line is not None else None
+
+    def has_choice(self, model: str) -> bool:
+        """Whether *model* has more replicas than one."""
+        line = self._lines.get(model)
+        return line is not None and len(line.replicas) > 1
+
+    def survey(self, now: float) -> Survey:
+        """All lines, and the callers that have something waiting or running."""
+        return Survey(
+            lines=tuple(line.view(now) for line in self._lines.values()),
+            callers=tuple(a.view(now) for a in self._accounts.values() if a.queued or a.running),
+        )
+
+    # --- events
+
     def step(self, event: Event, now: float) -> list[Command]:
         """Take *event* in; what is to be done about it."""
+        commands: list[Command] = []
+        for id_ in self._alarms.expired(now):
+            request = self._requests[id_]
+            self._turn_away(request, Why.DEADLINE, _LATE, commands)
+            commands += self._lines[request.model].wanted(now)
         match event:
             case RequestArrived():
-                return self._arrive(event, now)
-            case RequestFinished(id=id_) | RequestCancelled(id=id_):
-                model = self._forget(id_)
-                return self._place(model) if model is not None else []
+                self._arrive(event, now, commands)
+            case RequestFinished(id=id_, tokens=tokens):
+                self._end(id_, tokens, now, commands)
+            case RequestCancelled(id=id_):
+                self._end(id_, None, now, commands)
             case AttemptLost(id=id_):
-                if (seated := self._seated.pop(id_, None)) is None:
-                    return []
-                self._queues.setdefault(seated[0].model, deque()).appendleft((seated[0], now))
-                return self._place(seated[0].model)
-            case ReplicaChanged(replica=replica, model=model):
-                self._replicas[replica] = event
-                if event.open:
-                    self._closed.pop(model, None)
-                return self._place(model)
-            case ReplicaGone(replica=replica):
-                self._replicas.pop(replica, None)
+                self._lose(id_, now, commands)
+            case ReplicaChanged():
+                self._change(event, now, commands)
+            case ReplicaGone(replica=name):
+                self._drop(name, now, commands)
+            case Ticked():
+                self._alarms.rang()
+                for line in self._lines.values():
+                    self._place(line, now, commands)
+            case _:
+                self._hear(event, now, commands)
+        commands += self._alarms.next(now)
+        return commands
+
+    def _hear(
+        self,
+        event: ModelClosed | ModelOpened | AdmissionPaused | AdmissionResumed | DrainBegan,
+        now: float,
+        commands: list[Command],
+    ) -> None:
+        """Doors that open and close."""
+        match event:
             case ModelClosed(model=model, reason=reason):
-                self._closed[model] = reason
-                gone = self._queues.pop(model, deque())
-                return [TurnAway(id=r.id, why=Why.NO_ENGINE, message=reason) for r, _ in gone]
+                self._line(model).closed = reason
+                self._turn_all_away(self._line(model), Why.NO_ENGINE, reason, now, commands)
             case ModelOpened(model=model):
-                self._closed.pop(model, None)
+                self._line(model).closed = None
             case AdmissionPaused(reason=reason):
                 self._paused = reason
             case AdmissionResumed():
                 self._paused = None
             case DrainBegan():
                 self._draining = True
-                waiting = [r for queue in self._queues.values() for r, _ in queue]
-                self._queues.clear()
-                return [
-                    TurnAway(id=r.id, why=Why.DRAINING, message="the service is shutting down") for r in waiting
-                ]
-        return []
+                for line in self._lines.values():
+                    self._turn_all_away(line, Why.DRAINING, _SHUTTING_DOWN, now, commands)
 
-    def position(self, id_: str) -> int:
-        """Its place among those that wait for its model, from 1; 0 if it doesn't wait."""
-        for queue in self._queues.values():
-            for place, (request, _) in enumerate(queue, 1):
-                if request.id == id_:
-                    return place
-        return 0
+    def _arrive(self, event: RequestArrived, now: float, commands: list[Command]) -> None:
+        if event.id in self._requests:
+            raise ValueError(f"request {event.id} has arrived before")
+        line = self._line(event.model)
+        if (refused := self._refuse(event, line, now)) is not None:
+            commands.append(refused)
+            return
+        account = self._account(event, now)
+        request = Request(
+            id=event.id,
+            model=event.model,
+            caller=event.caller,
+            priority=event.priority,
+            tokens=event.tokens,
+            prefix=event.prefix,
+            deadline=event.deadline,
+            arrived=now,
+        )
+        self._requests[request.id] = request
+        line.queue.add(request, account.weight, now)
+        self._queued(request, account)
+        self._place(line, now, commands)
+        if request.seated_at is not None:
+            return
+        why = may_wait(account, request, self._waiting, self._limits, now)
+        if why is not None:
+            reason, message, retry = why
+            if retry is None:
+                retry = line.place_free_s(request, account, now, own=reason is Why.KEY_QUEUE_FULL)
+            self._turn_away(request, reason, message, commands, retry)
+        elif request.deadline is not None:
+            self._alarms.set_deadline(request.id, request.deadline)
+        commands += line.wanted(now)
 
-    def expected_wait_s(self, id_: str, now: float) -> float | None:
-        """Seconds until it is placed, as measured; None if nothing is known."""
-        return 0.0 if id_ in self._seated and now else None
-
-    def _arrive(self, request: RequestArrived, now: float) -> list[Command]:
-        def away(why: Why, message: str) -> list[Command]:
-            return [TurnAway(id=request.id, why=why, message=message)]
-
+    def _refuse(self, event: RequestArrived, line: Line, now: float) -> TurnAway | None:
+        """What nobody needs to wait to be told."""
         if self._draining:
-            return away(Why.DRAINING, "the service is shutting down")
-        if request.model in self._closed:
-            return away(Why.NO_ENGINE, self._closed[request.model])
+            return TurnAway(id=event.id, why=Why.DRAINING, message=_SHUTTING_DOWN)
+        if line.closed is not None:
+            return TurnAway(id=event.id, why=Why.NO_ENGINE, message=line.closed)
         if self._paused is not None:
-            return away(Why.PRESSURE, self._paused)
-        if sum(map(len, self._queues.values())) >= self._limits.max_queued:
-            return away(Why.QUEUE_FULL, "too many requests are waiting")
-        self._queues.setdefault(request.model, deque()).append((request, now))
-        return self._place(request.model)
-
-    def _forget(self, id_: str) -> str | None:
-        if (seated := self._seated.pop(id_, None)) is not None:
-            return seated[0].model
-        for model, queue in self._queues.items():
-            for item in queue:
-                if item[0].id == id_:
-                    queue.remove(item)
-                    return model
+            return TurnAway(id=event.id, why=Why.PRESSURE, message=self._paused)
+        largest = line.largest()
+        if largest is not None and event.tokens > largest:
+            return TurnAway(id=event.id, why=Why.TOO_LARGE, message=_too_large(event.tokens, largest))
+        if event.deadline is not None and event.deadline <= now:
+            return TurnAway(id=event.id, why=Why.DEADLINE, message=_LATE)
         return None
 
-    def _place(self, model: str) -> list[Command]:
-        commands: list[Command] = []
-        queue = self._queues.get(model) or deque()
-        replicas = [r for r in self._replicas.values() if r.model == model and r.open]
-        while queue:
-            loads = {r.replica: sum(s[1] == r.replica for s in self._seated.values()) for r in replicas}
-            free = [r.replica for r in replicas if loads[r.replica] < r.slots]
-            if not free:
-                break
-            request, _ = queue.popleft()
-            replica = min(free, key=loads.__getitem__)
-            self._seated[request.id] = (request, replica)
-            commands.append(Dispatch(id=request.id, replica=replica))
-        if queue and not replicas:
-            since = min(at for _, at in queue)
-            commands.append(WantModel(model=model, waiting=len(queue), since=since))
-        return commands
+    def _end(self, id_: str, tokens: int | None, now: float, commands: list[Command]) -> None:
+        request = self._requests.pop(id_, None)
+        if request is None:
+            return
+        line, account = self._lines[request.model], self._accounts[request.caller]
+        if request.seated_at is None:
+            self._unqueued(request, account)
+            line.queue.remove(request)
+            line.left_queue(request)
+        else:
+            self._release(request, account)
+            account.pay(line.queue.band_of(request).settle(request, tokens), now)
+            line.pace.served(now - request.seated_at)
+        self._settle_down(line, account, now, commands)
+
+    def _lose(self, id_: str, now: float, commands: list[Command]) -> None:
+        request = self._requests.get(id_)
+        if request is None or request.seated_at is None:
+            return
+        line, account = self._lines[request.model], self._accounts[request.caller]
+        self._release(request, account)
+        request.seated_at = None
+        line.queue.bring_back(request, now)
+        self._queued(request, account)
+        largest = line.largest()
+        if self._draining:
+            self._turn_away(request, Why.DRAINING, _SHUTTING_DOWN, commands)
+        elif line.closed is not None:
+            self._turn_away(request, Why.NO_ENGINE, line.closed, commands)
+        elif largest is not None and request.tokens > largest:
+            self._turn_away(request, Why.TOO_LARGE, _too_large(request.tokens, largest), commands)
+        elif request.deadline is not None and request.deadline <= now:
+            self._turn_away(request, Why.DEADLINE, _LATE, commands)
+        elif request.deadline is not None:
+            self._alarms.set_deadline(request.id, request.deadline)
+        self._settle_down(line, account, now, commands)
+
+    def _change(self, news: ReplicaChanged, now: float, commands: list[Command]) -> None:
+        line = self._line(news.model)
+        replica = self._replicas.get(news.replica)
+        if replica is None:
+            self._serial += 1
+            replica = Replica(name=news.replica, model=news.model, order=self._serial)
+            self._replicas[news.replica] = line.replicas[news.replica] = replica
+        replica.change(news)
+        if news.open:
+            line.closed = None
+            line.pace.opened(now)
+        self._refit(line, now, commands)
+
+    def _drop(self, name: str, now: float, commands: list[Command]) -> None:
+        replica = self._replicas.pop(name, None)
+        if replica is None:
+            return
+        replica.open = False  # requests in it still point to it, until they are told to be lost
+        line = self._lines[replica.model]
+        del line.replicas[name]
+        self._refit(line, now, commands)
+
+    def _refit(self, line: Line, now: float, commands: list[Command]) -> None:
+        """The replicas are others now: who can't fit any more is told, who fits is placed."""
+        largest = line.largest()
+        if largest is not None:
+            for request in [r for r in line.queue.waiting.values() if r.tokens > largest]:
+                self._turn_away(request, Why.TOO_LARGE, _too_large(request.tokens, largest), commands)
+        self._place(line, now, commands)
+        commands += line.wanted(now)
+
+    # --- what they have in common
+
+    def _settle_down(self, line: Line, account: Account, now: float, commands: list[Command]) -> None:
+        """One of *account* has left an engine or the queue of *line*: who is next?"""
+        self._place(line, now, commands)
+        for model in [m for m in account.waiting if m != line.model] if account.limited else ():
+            self._place(self._lines[model], now, commands)
+        commands += line.wanted(now)
+
+    def _is_waiting(self, id_: str) -> bool:
+        request = self._requests.get(id_)
+        return request is not None and request.seated_at is None
+
+    def _place(self, line: Line, now: float, commands: list[Command]) -> None:
+        """Send off whoever fits."""
+        while (turn := line.turn(self._accounts, now)) is not None:
+            request, replica = turn
+            account = self._accounts[request.caller]
+            self._unqueued(request, account)
+            first = not request.paid
+            line.queue.serve(request, now)
+            line.left_queue(request)
+            if first:
+                account.pay(request.charge, now)
+            account.running += 1
+            request.seated_at = now
+            replica.take(request)
+            if request.prefix and len(line.replicas) > 1:
+                replica.remember(request.prefix)
+            self._seats[request.id] = replica
+            commands.append(Dispatch(id=request.id, replica=replica.name))
+        self._alarms.set_rate(line.model, line.rate_wake)
+
+    def _turn_away(
+        self, request: Request, why: Why, message: str, commands: list[Command], retry_after_s: float | None = None
+    ) -> None:
+        """One that waits gets no engine."""
+        line, account = self._lines[request.model], self._accounts[request.caller]
+        del self._requests[request.id]
+        self._unqueued(request, account)
+        line.queue.remove(request)
+        line.left_queue(request)
+        commands.append(TurnAway(id=request.id, why=why, message=message, retry_after_s=retry_after_s))
+
+    def _turn_all_away(self, line: Line, why: Why, message: str, now: float, commands: list[Command]) -> None:
+        for request in list(line.queue.waiting.values()):
+            self._turn_away(request, why, message, commands)
+        commands += line.wanted(now)
+
+    def _queued(self, request: Request, account: Account) -> None:
+        account.queue(request)
+        self._waiting += 1
+
+    def _unqueued(self, request: Request, account: Account) -> None:
+        account.unqueue(request)
+        self._waiting -= 1
+
+    def _release(self, request: Request, account: Account) -> None:
+        """It has left its engine."""
+        self._seats.pop(request.id).release(request)
+        account.running -= 1
+
+    def _line(self, model: str) -> Line:
+        return self._lines.get(model) or self._lines.setdefault(model, Line(model, self._limits))
+
+    def _account(self, event: RequestArrived, now: float) -> Account:
+        account = self._accounts.get(event.caller)
+        if account is None:
+            if len(self._accounts) >= 2 * _ACCOUNTS_KEPT:
+                idle = [name for name, a in self._accounts.items() if a.forgettable(now)]
+                for name in idle[:_ACCOUNTS_KEPT]:
+                    del self._accounts[name]
+            account = self._accounts[event.caller] = Account(name=event.caller)
+        account.update(event, now)
+        return account
+
+
+def _too_large(tokens: int, largest: int) -> str:
+    return f"this request needs about {tokens} tokens of context, and one request may have {largest} here"

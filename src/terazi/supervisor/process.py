@@ -13,6 +13,7 @@ from typing import cast
 from terazi.engines.base import LaunchSpec
 from terazi.supervisor.group import end_group, make_group
 from terazi.supervisor.identity import OWNER, RUN_ID, end_tagged, owner_id
+from terazi.supervisor.vitals import OomKills, oom_kills
 from terazi.supervisor.ward import ensure_warden
 
 SHIM = Path(__file__).with_name("shim.py")
@@ -27,7 +28,7 @@ class EngineProcess(asyncio.SubprocessProtocol):
 
     ``gone`` ends with the exit code (None if by a signal) and the signal (None if by itself), once the process is
     reaped, its output is read, and what it had started is ended too. ``group`` is the folder of its control group,
-    if it has one of its own.
+    if it has one of its own. ``oom_before`` and ``oom_after`` count who was killed for want of memory.
     """
 
     def __init__(self, on_output: Callable[[bytes], None], *, run_id: str = "", group: str | None = None) -> None:
@@ -35,6 +36,7 @@ class EngineProcess(asyncio.SubprocessProtocol):
         self._run_id = run_id
         self.group = group
         self._cleared = self._heard_out = False
+        self.oom_before = self.oom_after = OomKills()
         self._transport: asyncio.SubprocessTransport | None = None
         self._watch_fd: int | None = None
         self._reaped = False
@@ -76,6 +78,7 @@ class EngineProcess(asyncio.SubprocessProtocol):
             if writing is not None:
                 os.close(reading)
         process.pid = transport.get_pid()
+        process.oom_before = oom_kills(group)
         process.watch(writing)
         return process
 
@@ -128,6 +131,7 @@ class EngineProcess(asyncio.SubprocessProtocol):
 
     def _clear(self) -> None:
         """End what the engine has started and left, in whatever session it is."""
+        self.oom_after = oom_kills(self.group)
         if self.group is not None:
             end_group(self.group)
         if self._run_id:

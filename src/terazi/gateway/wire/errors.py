@@ -170,6 +170,34 @@ def engine_cut(reason: str = "the engine stopped before the answer was complete"
     return Fault(status=502, message=reason, kind="engine_error", code="engine_cut")
 
 
+def poisonous() -> Fault:
+    """500: engines died under this request, and it is not fed to another one."""
+    return Fault(
+        status=500,
+        message="engines died twice while they worked on this request; it won't be tried again for a while",
+        kind="engine_error",
+        code="request_quarantined",
+        final=True,
+    )
+
+
+def deadline_passed(deadline_s: float | None) -> Fault:
+    """504: the request's own deadline."""
+    within = "in time" if deadline_s is None else f"within {deadline_s:g} s"
+    return Fault(
+        status=504,
+        message=f"the request could not be answered {within}",
+        kind="timeout_error",
+        code="deadline_exceeded",
+        final=True,
+    )
+
+
+def server_error() -> Fault:
+    """500: our own mistake, which the log has more about."""
+    return Fault(status=500, message="an error inside the gateway; its log has more", kind="server_error")
+
+
 def shutting_down() -> Fault:
     """503 while the service drains."""
     return Fault(

@@ -6,7 +6,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from terazi.gateway.wire import ollama_request as ollama
+from terazi.gateway.wire import ollama_bodies as ollama
 from terazi.gateway.wire import openai_bodies as openai
 from terazi.gateway.wire.anthropic_request import CountBody, MessagesBody
 from terazi.gateway.wire.errors import Api
@@ -133,7 +133,7 @@ OPERATIONS: Final = (
     _get("version", "/api/version", Api.OLLAMA, "The API's version"),
     _get("tags", "/api/tags", Api.OLLAMA, "What is served"),
     _get("loaded", "/api/ps", Api.OLLAMA, "What is loaded"),
-    _post("show", "/api/show", "About a model", ollama.ShowBody, api=Api.OLLAMA),
+    _post("show", "/api/show", "About a model", ollama.NameBody, api=Api.OLLAMA),
     _post("ollamaChat", "/api/chat", "A chat", ollama.ChatBody, api=Api.OLLAMA, streams=NDJSON),
     _post("ollamaGenerate", "/api/generate", "A text", ollama.GenerateBody, api=Api.OLLAMA, streams=NDJSON),
     _post("embed", "/api/embed", "Vectors", ollama.EmbedBody, api=Api.OLLAMA),
