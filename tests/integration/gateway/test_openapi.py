@@ -4,6 +4,7 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import schemathesis
@@ -12,7 +13,8 @@ from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks as known_checks
 
 from serving import CARD, StubBackend, StubDirectory, client_of, fake_engine, gateway_over, running
-from terazi.gateway.app import DESK, create_app
+from terazi.gateway.app import create_app
+from terazi.gateway.front.front import HOT_PATHS
 from terazi.gateway.wire.openapi import document
 from terazi.gateway.wire.operations import OPERATIONS
 
@@ -20,18 +22,17 @@ pytestmark = pytest.mark.timeout(120)
 
 #: Registered, but not part of what clients are told: CORS, what isn't there, and the local control.
 _UNTOLD = re.compile(r"/\{path|/v1/\{path|/api/\{path|/v1/messages/\{path|/terazi/v1/")
+#: What needs a library of models.
+_LIBRARY = ("/api/pull", "/api/create", "/api/copy", "/api/push", "/api/delete", "/api/blobs")
 SCHEMA = schemathesis.openapi.from_dict(document("0"))
 
 
 def test_the_table_is_what_is_registered() -> None:
-    app = create_app(StubDirectory([StubBackend(1)]), api_key=None)
-    assert isinstance(app[DESK].max_body_bytes, int)
-    registered = {
-        (route.method, _path(route))
-        for route in app.router.routes()
-        if route.method not in {"HEAD", "OPTIONS"} and not _UNTOLD.match(_path(route))
-    }
+    app = create_app(StubDirectory([StubBackend(1)]))
+    registered = {(route.method, _path(route)) for route in app.router.routes() if not _UNTOLD.match(_path(route))}
+    registered |= {("POST", path) for path in HOT_PATHS}
     told = {(one.method, re.sub(r"\{(\w+)(?::[^}]*)?\}", r"{\1}", one.path)) for one in OPERATIONS}
+    told |= {("HEAD", path) for method, path in told if method == "GET"}
     assert told == registered
 
 
@@ -40,9 +41,12 @@ def _path(route: web.AbstractRoute) -> str:
 
 
 async def test_the_document_is_served() -> None:
-    async with gateway_over(StubBackend(1)) as gateway, client_of(gateway) as client:
-        async with client.get("/openapi.json") as reply:
-            told = await reply.json()
+    async with (
+        gateway_over(StubBackend(1)) as gateway,
+        client_of(gateway) as client,
+        client.get("/openapi.json") as reply,
+    ):
+        told = await reply.json()
     assert told["openapi"].startswith("3.1")
     assert told["paths"].keys() == document("0")["paths"].keys()  # type: ignore[attr-defined]
     ids = [one["operationId"] for path in told["paths"].values() for one in path.values()]
@@ -74,21 +78,17 @@ def address() -> Iterator[str]:
 
 @SCHEMA.parametrize()
 @settings(
-    max_examples=12,
+    max_examples=10,
     derandomize=True,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_whatever_is_sent_is_answered_as_documented(case: schemathesis.Case, address: str) -> None:
+def test_whatever_is_sent_is_answered_as_documented(case: schemathesis.Case[Any], address: str) -> None:
     if isinstance(case.body, dict) and "model" in case.body and isinstance(case.body["model"], str):
         case.body["model"] = CARD.id  # a request for a model that isn't there ends too soon to find much
-    case.call_and_validate(
-        base_url=address,
-        timeout=10,
-        checks=[
-            known_checks.not_a_server_error,
-            known_checks.content_type_conformance,
-            known_checks.response_schema_conformance,
-        ],
-    )
+    answer = case.call(base_url=address, timeout=10)
+    checks = [known_checks.content_type_conformance, known_checks.response_schema_conformance]
+    if not (answer.status_code == 501 and case.operation.path.startswith(_LIBRARY)):  # this gateway has none
+        checks.append(known_checks.not_a_server_error)
+    case.validate_response(answer, checks=checks)
