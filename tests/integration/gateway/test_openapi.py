@@ -78,7 +78,7 @@ def address() -> Iterator[str]:
 
 @SCHEMA.parametrize()
 @settings(
-    max_examples=10,
+    max_examples=8,
     derandomize=True,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],
