@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from terazi.gateway.access import Keyring, origin_allowed
-from terazi.gateway.account import Bookkeeper
+from terazi.gateway.account import Bookkeeper, Reader
 from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
@@ -52,8 +52,9 @@ def create_app(
     heartbeat_s: float = HEARTBEAT_S,
     library: Library | None = None,
     keyring: Keyring | None = None,
-    journal: Journal | None = None,
     sources: Collection[Source] = (),
+    readers: Collection[Reader] = (),
+    journal: Journal | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -71,6 +72,7 @@ def create_app(
         journal: of what is accepted, opened and closed by whoever gives it; in memory only if None.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
+        readers: shown each request that is over, after the metrics.
     """
     metrics = Metrics(directory, sources)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
@@ -79,7 +81,12 @@ def create_app(
     desk = Desk(
         directory=directory,
         broker=Broker(
-            seats, links, traffic, journal=journal, account=Bookkeeper((metrics,)), heartbeat_s=heartbeat_s
+            seats,
+            links,
+            traffic,
+            journal=journal,
+            account=Bookkeeper((metrics, *readers)),
+            heartbeat_s=heartbeat_s,
         ),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,

@@ -95,8 +95,7 @@ class Relay(Flow):
         self._exchange: Exchange | None = None
         self._future: asyncio.Future[Result] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._paused = self._over = False
-        self._quiet = True
+        self._paused = self._over = self._quiet = False
         self._hold = Hold.NOTHING
         self._body = b""
         self.begun = self.got_on = False

@@ -67,7 +67,7 @@ class Run:
         if self.ticket is None:
             return "waiting"
         told = self.ticket.words()
-        return f"the engine broke off; {told}" if self.broke_off and self.ticket.position else told
+        return f"the engine broke off; {told}" if self.broke_off and self.ticket.position != 0 else told
 
     def headers(self) -> dict[str, str]:
         """What the client is told at the head of its answer."""

@@ -18,15 +18,15 @@ from terazi.gateway.backend import HeldMemory, ModelCard
 from terazi.gateway.in_flight import InFlight
 from terazi.memory.bill import HOST
 from terazi.placement.plan import Plan
-from terazi.policy.lifecycle import State
+from terazi.policy.lifecycle import Limits, State
 from terazi.policy.lifecycle_messages import Phase
 from terazi.policy.progress import Patience
 from terazi.service.config import LlamaCppTable
 from terazi.service.live import live_figures
 from terazi.service.weighing import Weighing
-from terazi.supervisor.death import By
 from terazi.supervisor.health import EngineClient
 from terazi.supervisor.runner import EngineRunner
+from terazi.supervisor.vitals import DeviceMemory
 from terazi.telemetry.reconciliation import ProcessMemory, Reconciliation, to_json
 
 
@@ -42,6 +42,7 @@ class Deployment:
         limits: patience.
         on_change: is told each change of phase.
         on_use: is told when its requests in flight become more or fewer.
+        device_memory: what the driver last counted for a process, for what is kept of a crash.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Deployment:
         limits: LlamaCppTable,
         on_change: Callable[["Deployment", State], None] = lambda *_: None,
         on_use: Callable[["Deployment"], None] = lambda _: None,
+        device_memory: DeviceMemory | None = None,
     ) -> None:
         self.weighing = weighing
         self.plan = plan
@@ -96,7 +98,10 @@ class Deployment:
             requests=self._flight.recent,
             bytes_seen=lambda: self._flight.bytes_seen,
             patience=Patience(silent_s=limits.stuck_s),
+            device_memory=device_memory,
             on_change=lambda state: on_change(self, state),
+            # one more try by itself; after that it is the keeper's to say when, and to whom it is told
+            limits=Limits(max_load_failures=2),
         )
 
     @property
@@ -129,18 +134,18 @@ class Deployment:
         """Count a request while it is with the engine."""
         return self._flight.tracking(request)
 
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether nothing that its last process was doing can have been the cause of its end."""
+        return self.runner.ended_from_outside
+
+    async def why_lost(self) -> str | None:
+        """How its engine ended just now, for the client of a request that it had; None if nobody knows."""
+        return await self.runner.why_lost()
+
     async def ready(self) -> None:
         """Wait until the engine answers; raises EngineError if it won't."""
         await self.runner.wait_ready()
-
-    async def why_lost(self) -> str | None:
-        """How the engine ended just now, for the client of a request that it had."""
-        return await self.runner.why_lost()
-
-    @property
-    def ended_from_outside(self) -> bool:
-        """Whether the last end was somebody else's doing: not the engine's, the kernel's or this program's."""
-        return bool(self.runner.deaths) and self.runner.deaths[-1].by is By.OTHERS
 
     def reconcile(self, process: ProcessMemory) -> Reconciliation:
         """Hold the plan's bill against what the engine's log said while it loaded."""
