@@ -109,12 +109,17 @@ class Keeper:
         commands += decided.commands
         for unit in decided.hopeless:
             self._failed(unit, "there isn't enough memory for it, whatever is unloaded", now, commands)
-        for unit in self._state.units.values():
-            if unit.at is Residence.CLOSED and unit.terms.unit not in decided.needed and not _leaving(unit):
-                unit.at = Residence.READY
-                commands.append(Open(unit=unit.terms.unit))
+        if not decided.unsure:
+            self._open_unneeded(decided.needed, commands)
         self._set_wake(now, commands)
         return commands
+
+    def _open_unneeded(self, needed: set[str], commands: list[Command]) -> None:
+        for unit in self._state.units.values():
+            leaving = unit.forgotten or unit.out is not None
+            if unit.at is Residence.CLOSED and unit.terms.unit not in needed and not leaving:
+                unit.at = Residence.READY
+                commands.append(Open(unit=unit.terms.unit))
 
     # ---- what happened
 
@@ -315,7 +320,3 @@ class Keeper:
         if later < inf and later != self._woken_at:
             self._woken_at = later
             commands.append(WakeAt(at=later))
-
-
-def _leaving(unit: Unit) -> bool:
-    return unit.forgotten or unit.out is not None

@@ -19,6 +19,7 @@ from terazi.errors import EngineError
 from terazi.gateway.access import Keyring, check_exposure
 from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
+from terazi.gateway.journal import Journal
 from terazi.gateway.seats import Seats
 from terazi.gateway.server import Gateway
 from terazi.hardware.machine import Machine
@@ -121,12 +122,17 @@ class Service:
     ) -> None:
         request, table, token = self._request, self._config.service, secrets.token_urlsafe(24)
         fleet = self._fleet = Fleet(yard)
-        limits = Limits(max_queued=table.max_queued, max_queued_each=table.max_queued_each)
+        limits = Limits(
+            max_queued=table.max_queued, max_queued_each=table.max_queued_each, max_wait_s=table.ready_wait_s
+        )
         seats = fleet.seats = Seats(fleet, keeper=fleet, limits=limits)
         curator = Curator(fleet, yard, keyring, api_key=request.api_key, follow=not request.wishes)
         control = ServiceControl(fleet, curator, self._config, request.config_path, self._stopping)
         self._control = control
         library = ModelLibrary(yard.run_dir / "models", curator)
+        journal = Journal(yard.run_dir / "journal")
+        if left := journal.open().count:
+            self._reporter.say(f"an earlier run ended with {left} requests unanswered")
         app = create_app(
             fleet,
             keyring=keyring,
@@ -140,6 +146,7 @@ class Service:
             ready_wait_s=table.ready_wait_s,
             heartbeat_s=table.heartbeat_s,
             library=library,
+            journal=journal,
         )
         gateway = Gateway(app, request.host, request.port)
         beacon: Path | None = None
@@ -167,6 +174,7 @@ class Service:
             await asyncio.gather(*self._background, return_exceptions=True)
             seats.close()
             await gateway.stop()
+            await journal.close()
             if beacon is not None:
                 with contextlib.suppress(OSError):
                     beacon.unlink(missing_ok=True)
