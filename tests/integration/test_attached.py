@@ -1,16 +1,22 @@
 """Engines that somebody else runs: listed, used, watched, and never started or stopped."""
 
 import asyncio
+import os
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from deadline import until_async
 from running import REPO, engines_of, terazi, up
 from serving import CARD, ENGINE_KEY, fake_engine
-from terazi.service.attached import read_entry
+from serving import running as running_engine
+from terazi.policy.progress import Patience
+from terazi.service import attached
+from terazi.service.attached import AttachedModel, AttachedServer, Listed, read_entry
 from terazi.service.beacon import find
 from terazi.service.client import ServiceClient
 
@@ -76,6 +82,47 @@ def test_a_service_of_attached_models_only_starts_no_engine(tmp_path: Path) -> N
     finally:
         loop.run_until_complete(other.stop())
         loop.close()
+
+
+async def test_one_that_works_on_nothing_is_closed_until_it_gives_a_token_and_never_ended() -> None:
+    told: list[bool] = []
+    async with running_engine(fake_engine("--metrics")) as other:
+        assert other.process is not None
+        server = AttachedServer(
+            f"http://127.0.0.1:{other.port}/v1",
+            key=ENGINE_KEY,
+            changed=lambda _new, _gone: None,
+            answers=lambda model: told.append(model.answers),
+        )
+        patience = Patience(look_s=0.2, silent_s=0.7, idle_look_s=0.0)
+        watching = asyncio.create_task(server.watch(60, patience))
+        try:
+            await until_async(lambda: server.models)
+            (model,) = server.models.values()
+            with model.tracking("r"):
+                os.kill(other.process.pid, signal.SIGSTOP)
+                await until_async(lambda: told == [False], 8)
+                assert model.state == "failed"
+                os.kill(other.process.pid, signal.SIGCONT)
+                await until_async(lambda: told == [False, True], 8)
+            assert other.process.returncode is None
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_answers_that_flow_outweigh_questions_that_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attached, "_ANSWER_S", 0.3)
+    async with running_engine(fake_engine("--fake-answer-delay-s", "6")) as other:
+        server = AttachedServer(
+            f"http://127.0.0.1:{other.port}/v1", key=ENGINE_KEY, changed=lambda *_: None, answers=lambda _: None
+        )
+        server.models["m"] = model = AttachedModel(server.url, ENGINE_KEY, Listed(id="m"))
+        for _ in range(3):
+            with model.tracking() as flight:
+                flight.bytes_seen += 100
+            await server.look()
+        assert model.answers
 
 
 @pytest.mark.parametrize(

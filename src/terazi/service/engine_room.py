@@ -83,6 +83,7 @@ class EngineRoom:
             limits=self._yard.config.engines.llama_cpp,
             on_change=partial(self._changed, slot),
             on_use=lambda deployment: house.tell(UnitUsed(unit=slot.unit, in_flight=deployment.in_flight)),
+            device_memory=self._yard.device_memory,
         )
         slot.deployment.runner.start()
 
@@ -124,11 +125,11 @@ class EngineRoom:
         deployment, config = slot.deployment, self._yard.config
         if deployment is not None:
             await asyncio.sleep(_SETTLE_S)
-            pid = deployment.runner.pid
+            pids = deployment.runner.pids
             await deployment.runner.stop(drain_s=config.service.drain_s)
-            if pid is not None:
+            if pids:
                 wait_s = config.memory.free_wait_s
-                found = await freed((pid,), timeout_s=wait_s, device_memory=read_process_memory)
+                found = await freed(pids, timeout_s=wait_s, device_memory=read_process_memory)
                 if not found.free:
                     _log.warning("%s: %s", slot.unit, found.sentence())
         slot.smaller, slot.deployment = None, None

@@ -1,67 +1,105 @@
-"""What the guard can do about pressure: close the doors, unload what is idle, start the largest model smaller."""
+"""What the guard's stages do here: close the gate, unload what is idle, start what is largest smaller."""
 
 import asyncio
 import logging
 from collections.abc import Mapping
 from functools import partial
+from typing import Protocol
 
-from terazi.errors import TeraziError
-from terazi.gateway.seats import Seats
 from terazi.policy.dispatch_messages import AdmissionPaused, AdmissionResumed
 from terazi.policy.residency_messages import MemoryPressed
+from terazi.policy.residency_state import Residence
 from terazi.service.fleet import Fleet
-from terazi.service.fleet_model import FleetModel
-from terazi.service.planning import plan_one
-from terazi.service.room import with_room
+from terazi.service.fleet_model import FleetModel, Slot
+from terazi.service.planning import Planned  # noqa: TC001 - as all others are imported
+from terazi.service.smaller import smaller
 from terazi.service.yard import Yard
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
+
+
+class Gate(Protocol):
+    """The seats, as far as they are closed and opened here."""
+
+    def tell(self, news: AdmissionPaused | AdmissionResumed) -> None:
+        """Whether new requests may come."""
+        ...
 
 
 class FleetRelief:
-    """Implements the guard's ``Relief``."""
+    """Implements ``Relief`` over the fleet. Use it on one event loop, and close it."""
 
-    def __init__(self, fleet: Fleet, seats: Seats, yard: Yard) -> None:
+    def __init__(self, fleet: Fleet, gate: Gate, yard: Yard) -> None:
         self._fleet = fleet
-        self._seats = seats
+        self._gate = gate
         self._yard = yard
         self._shrinking: asyncio.Task[None] | None = None
+        #: As they were planned before they were made smaller, with what was put in their place.
+        self._full: dict[str, tuple[Planned, Planned]] = {}
 
     def pause(self, reason: str) -> None:
         """Let no new request in."""
-        self._seats.tell(AdmissionPaused(reason=reason))
+        self._gate.tell(AdmissionPaused(reason=reason))
 
     def resume(self) -> None:
         """Let them in again."""
-        self._seats.tell(AdmissionResumed())
+        self._gate.tell(AdmissionResumed())
 
     def shed(self, need: Mapping[str, int], reason: str) -> None:
         """Unload idle models until *need* bytes are back on each device."""
-        _log.warning("idle models are unloaded: %s", reason)
-        self._fleet.tell(MemoryPressed(need=need))
+        del reason  # the guard has logged it
+        self._fleet.tell(MemoryPressed(need=dict(need)))
 
     def shrink(self, need: Mapping[str, int], reason: str) -> None:
         """Drain the model that holds most there, and start it with *need* bytes less."""
         if self._shrinking is None or self._shrinking.done():
-            self._shrinking = asyncio.ensure_future(self._shrink(need, reason))
+            self._shrinking = asyncio.ensure_future(self._shrink(dict(need), reason))
 
-    async def _shrink(self, need: Mapping[str, int], reason: str) -> None:
-        model = self._largest(need)
-        if model is None:
-            return
-        held = model.slots[0].needs()
-        room = {device: max(0, n - need.get(device, 0)) for device, n in held.items()}
-        try:
-            machine = with_room(await asyncio.to_thread(self._yard.look), room)
-            work = partial(plan_one, model.wish, model.name, machine, price_per_kwh=self._yard.price_per_kwh)
-            smaller = await asyncio.to_thread(work)
-        except TeraziError as error:
-            _log.warning("%s can't be made smaller: %s", model.name, error.message)
-            return
-        if self._fleet.models.get(model.name) is model:
-            _log.warning("%s is started anew with less memory: %s", model.name, reason)
-            self._fleet.replace(model, smaller)
+    def calm(self) -> None:
+        """No pressure: what was made smaller and is not in memory is loaded in full the next time."""
+        for name, (before, after) in tuple(self._full.items()):
+            model = self._fleet.models.get(name)
+            if model is None or model.planned is not after:
+                del self._full[name]  # somebody has changed it meanwhile
+            elif all(self._fleet.residence(slot) is Residence.COLD for slot in model.slots):
+                del self._full[name]
+                self._fleet.replace(model, before)
+                _logger.info("%s is planned as before the memory was short", name)
 
-    def _largest(self, need: Mapping[str, int]) -> FleetModel | None:
-        loaded = [model for model in self._fleet.models.values() if model.slots and model.state == "ready"]
-        return max(loaded, key=lambda m: max((m.slots[0].needs().get(d, 0) for d in need), default=0), default=None)
+    async def close(self) -> None:
+        """Give up what is under way."""
+        if self._shrinking is not None:
+            self._shrinking.cancel()
+            await asyncio.gather(self._shrinking, return_exceptions=True)
+
+    async def _shrink(self, need: dict[str, int], reason: str) -> None:
+        machine = await asyncio.to_thread(self._yard.look)
+        for model in self._largest(need):
+            before = model.planned
+            found = await asyncio.to_thread(
+                partial(smaller, before, machine, need, price_per_kwh=self._yard.price_per_kwh)
+            )
+            if self._fleet.models.get(model.name) is not model or model.planned is not before:
+                continue
+            if found is None:
+                continue
+            after, change = found
+            _logger.warning("%s is drained and started smaller, with %s: %s", model.name, change, reason)
+            self._full[model.name] = (self._full.get(model.name, (before, before))[0], after)
+            self._fleet.replace(model, after)
+            return
+        _logger.warning("memory is short, and no model can be started smaller: %s", reason)
+
+    def _largest(self, need: Mapping[str, int]) -> list[FleetModel]:
+        """Models in memory that hold something of what is short, the largest holder first."""
+
+        def holds(model: FleetModel) -> int:
+            return sum(self._held(slot, need) for slot in model.slots)
+
+        return sorted((m for m in self._fleet.models.values() if holds(m)), key=holds, reverse=True)
+
+    def _held(self, slot: Slot, need: Mapping[str, int]) -> int:
+        if self._fleet.residence(slot) not in {Residence.READY, Residence.CLOSED}:
+            return 0
+        needs = slot.needs()
+        return sum(needs.get(device, 0) for device in need)

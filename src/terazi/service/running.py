@@ -19,6 +19,7 @@ from terazi.errors import EngineError
 from terazi.gateway.access import Keyring, check_exposure
 from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
+from terazi.gateway.journal import Journal
 from terazi.gateway.seats import Seats
 from terazi.gateway.server import Gateway
 from terazi.hardware.machine import Machine
@@ -29,6 +30,7 @@ from terazi.service.beacon import Beacon, light
 from terazi.service.control import ServiceControl
 from terazi.service.curator import Curator
 from terazi.service.deployment import Deployment
+from terazi.service.driver import Driver
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.fleet import Fleet
 from terazi.service.guard import Guard
@@ -103,22 +105,28 @@ class Service:
         check_exposure(request.host, bool(keyring.callers))
         with self._signals():
             binary, devices = await self._engine()
+            driver = Driver()
             yard = Yard(
                 binary=binary,
                 look=partial(self._look, binary, devices),
                 run_dir=state,
                 config=self._config,
                 on_ready=self._became_ready,
+                device_memory=driver.memory_of,
                 price_per_kwh=request.price_per_kwh,
             )
             planning = self._plan(yard)
             async with observing(state, self._reporter.say) as readers:
-                await self._run(yard, planning, keyring, readers)
+                await self._run(yard, planning, keyring, readers, driver)
 
-    async def _run(self, yard: Yard, planning: Planning, keyring: Keyring, readers: Sequence[Reader]) -> None:
+    async def _run(
+        self, yard: Yard, planning: Planning, keyring: Keyring, readers: Sequence[Reader], driver: Driver
+    ) -> None:
         request, table, token = self._request, self._config.service, secrets.token_urlsafe(24)
         fleet = self._fleet = Fleet(yard)
-        limits = Limits(max_queued=table.max_queued, max_queued_each=table.max_queued_each)
+        limits = Limits(
+            max_queued=table.max_queued, max_queued_each=table.max_queued_each, max_wait_s=table.ready_wait_s
+        )
         seats = fleet.seats = Seats(fleet, keeper=fleet, limits=limits)
         curator = Curator(fleet, yard, keyring, api_key=request.api_key, follow=not request.wishes)
         control = ServiceControl(
@@ -126,6 +134,9 @@ class Service:
         )
         self._control = control
         library = ModelLibrary(yard.run_dir / "models", curator)
+        journal = Journal(yard.run_dir / "journal")
+        if left := journal.open().count:
+            self._reporter.say(f"an earlier run ended with {left} requests unanswered")
         app = create_app(
             fleet,
             keyring=keyring,
@@ -139,10 +150,14 @@ class Service:
             ready_wait_s=table.ready_wait_s,
             heartbeat_s=table.heartbeat_s,
             library=library,
+            journal=journal,
         )
         gateway = Gateway(app, request.host, request.port)
         beacon: Path | None = None
-        guard = Guard(self._config.guard, FleetRelief(fleet, seats, yard), state_dir=yard.run_dir)
+        relief = FleetRelief(fleet, seats, yard)
+        guard = Guard(
+            self._config.guard, relief, state_dir=yard.run_dir, cards=driver.cards, moving=lambda: fleet.moving
+        )
         self._settled = guard.settled
         self._scaling = Scaling(fleet, seats.survey)
         try:
@@ -155,6 +170,7 @@ class Service:
         finally:
             if any(deployment.state != "stopped" for deployment in fleet.deployments()):
                 self._reporter.say("draining, then stopping the engine (again to stop at once)")
+            await relief.close()
             seats.drain()
             await library.close()
             await curator.close()
@@ -163,6 +179,7 @@ class Service:
             await asyncio.gather(*self._background, return_exceptions=True)
             seats.close()
             await gateway.stop()
+            await journal.close()
             if beacon is not None:
                 with contextlib.suppress(OSError):
                     beacon.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from terazi.engines.llama_cpp.binary import Binary
 from terazi.hardware.machine import Machine
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment
+from terazi.supervisor.vitals import DeviceMemory
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,6 +21,7 @@ class Yard:
         run_dir: where records and logs are kept.
         config: ``memory`` and ``engines`` of it count here; another one may be put in.
         on_ready: told of each start that succeeded.
+        device_memory: what the driver last counted for a process.
         price_per_kwh: for forecasts.
     """
 
@@ -28,4 +30,5 @@ class Yard:
     run_dir: Path
     config: Config
     on_ready: Callable[[Deployment], None] = lambda _: None
+    device_memory: DeviceMemory | None = None
     price_per_kwh: float | None = None
