@@ -24,7 +24,6 @@ from terazi.policy.progress import Patience
 from terazi.service.config import LlamaCppTable
 from terazi.service.live import live_figures
 from terazi.service.weighing import Weighing
-from terazi.supervisor.death import By
 from terazi.supervisor.health import EngineClient
 from terazi.supervisor.runner import EngineRunner
 from terazi.supervisor.vitals import DeviceMemory
@@ -147,15 +146,6 @@ class Deployment:
     async def ready(self) -> None:
         """Wait until the engine answers; raises EngineError if it won't."""
         await self.runner.wait_ready()
-
-    async def why_lost(self) -> str | None:
-        """How the engine ended just now, for the client of a request that it had."""
-        return await self.runner.why_lost()
-
-    @property
-    def ended_from_outside(self) -> bool:
-        """Whether the last end was somebody else's doing: not the engine's, the kernel's or this program's."""
-        return bool(self.runner.deaths) and self.runner.deaths[-1].by is By.OTHERS
 
     def reconcile(self, process: ProcessMemory) -> Reconciliation:
         """Hold the plan's bill against what the engine's log said while it loaded."""
