@@ -179,21 +179,21 @@ class Broker:
             case GiveUp(why=why):
                 raise WireError(_cut(why, run))
             case Finish():
-                self._finish(run, relay, script)
+                self._finish(relay, script)
                 return None
             case Replay():
-                return _Sending(call.body, Stitcher(script, resumed=run.resumed, replay=True), seam(script))
+                return _Sending(call.body, Stitcher(script, resumed=relay.seams + 1, replay=True), seam(script))
             case Continue():
                 tokens = await self._tokens(backend, call.model, script)
                 spent = script.pieces if tokens is None else len(tokens)
                 limit = limit_of(call.fields)
                 if limit is not None and spent >= limit:
-                    self._finish(run, relay, script, reason="length")
+                    self._finish(relay, script, reason="length")
                     return None
                 body = continuation(call.fields, run.shape, powers, script, tokens=tokens, spent=spent)
-                return _Sending(body, Stitcher(script, spent=spent, resumed=run.resumed), seam(script))
+                return _Sending(body, Stitcher(script, spent=spent, resumed=relay.seams + 1), seam(script))
             case _:  # run again: only the opening may have been sent
-                return _Sending(call.body, Stitcher(script, resumed=run.resumed) if script.begun else None)
+                return _Sending(call.body, Stitcher(script, resumed=relay.seams) if script.begun else None)
 
     async def _attempt(self, run: Run, relay: Relay, backend: Backend, sending: _Sending) -> Result:
         """Send it and hear how it came out."""
@@ -256,9 +256,9 @@ class Broker:
             run.death = await why_lost(backend)
             raise WireError(_cut(step.why, run))
 
-    def _finish(self, run: Run, relay: Relay, script: Transcript, *, reason: str = "stop") -> None:
+    def _finish(self, relay: Relay, script: Transcript, *, reason: str = "stop") -> None:
         """The client has all of the text: only its end is missing."""
-        relay.finish(ending(script, reason=reason, resumed=run.resumed))
+        relay.finish(ending(script, reason=reason, resumed=relay.seams))
 
     @contextlib.asynccontextmanager
     async def _alone(self, run: Run) -> AsyncIterator[Callable[[], None] | None]:

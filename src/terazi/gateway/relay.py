@@ -68,14 +68,15 @@ class Relay(Flow):
         tokens: prompt and answer together, by the engine's word; None if it said none.
         first_at: when the first of the answer itself went out, in the loop's seconds.
         words: says what a heartbeat says.
+        seams: how often the answer was taken up in its middle.
         flight: counts the bytes of answers for whoever watches the engine.
     """
 
     __slots__ = (
         "_body", "_call", "_content_type", "_entry", "_exchange", "_future", "_headers", "_held", "_held_size",
         "_hold", "_on_first", "_over", "_paused", "_quiet", "_rest", "_seam", "_sink", "_status", "_stitcher",
-        "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on", "status",
-        "tokens", "words",
+        "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on", "seams",
+        "status", "tokens", "words",
     )  # fmt: skip
 
     def __init__(
@@ -104,6 +105,7 @@ class Relay(Flow):
         self.first_at: float | None = None
         self.words = words
         self.flight: InFlight | None = None
+        self.seams = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -338,6 +340,7 @@ class Relay(Flow):
     def _out(self, data: bytes) -> None:
         if self._seam:
             data, self._seam = self._seam + data, b""
+            self.seams += 1
         if self.first_at is None:
             self.first_at = asyncio.get_running_loop().time()
         self._write(data)

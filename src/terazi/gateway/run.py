@@ -8,7 +8,7 @@ from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call
 from terazi.gateway.journal import Entry
 from terazi.gateway.ports import Ticket, Witness
-from terazi.policy.resume import RESUMING, Shape, Strikes, shape_of
+from terazi.policy.resume import Shape, Strikes, shape_of
 
 #: Tells the client, before anything was sent, that an engine has died under its request.
 RESUMED_HEADER: Final = "x-terazi-resumed"
@@ -49,11 +49,6 @@ class Run:
     def shape(self) -> Shape:
         """What its fields say about resuming it; read only when that matters."""
         return shape_of(self.call.path, self.call.fields, stream=self.call.stream)
-
-    @property
-    def resumed(self) -> int:
-        """How often its answer was taken up in the middle."""
-        return sum(word in RESUMING for word in self.steps)
 
     def words(self) -> str:
         """What a heartbeat says."""
