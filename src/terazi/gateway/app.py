@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from terazi.gateway.access import Keyring, origin_allowed
-from terazi.gateway.account import Bookkeeper
+from terazi.gateway.account import Bookkeeper, Reader
 from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
 from terazi.gateway.broker import Broker
@@ -48,6 +48,7 @@ def create_app(
     ready_wait_s: float = 60.0,
     seats: Seats | None = None,
     library: Library | None = None,
+    readers: Collection[Reader] = (),
     sources: Collection[Source] = (),
 ) -> web.Application:
     """The gateway over *directory*.
@@ -62,6 +63,7 @@ def create_app(
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         library: of the models that clients fetch and make; None doesn't offer that.
+        readers: are shown each request that is over, beside the metrics.
         sources: of figures for the metrics.
     """
     metrics = Metrics(directory, sources)
@@ -73,7 +75,7 @@ def create_app(
             seats or PassingSeats(directory, ready_wait_s=ready_wait_s),
             links,
             traffic,
-            account=Bookkeeper((metrics,)),
+            account=Bookkeeper((metrics, *readers)),
         ),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
