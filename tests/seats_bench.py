@@ -2,11 +2,11 @@
 
 import itertools
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 from terazi.gateway.backend import READY, Backend, HeldMemory, ModelCard, Served
 from terazi.gateway.call import Call, Caller
+from terazi.gateway.in_flight import InFlight
 from terazi.gateway.seats import Seats
 from terazi.gateway.wire.errors import Api
 from terazi.policy.dispatch_messages import ReplicaChanged, WantModel
@@ -50,10 +50,9 @@ class NamedBackend:
     async def ready(self) -> None:
         """At once."""
 
-    @contextmanager
-    def tracking(self) -> Iterator[None]:
+    def tracking(self, request: str = "") -> AbstractContextManager[InFlight]:
         """Nobody counts."""
-        yield
+        return InFlight().tracking(request)
 
 
 class NamedModel:

@@ -5,8 +5,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, Served, find_served
 from terazi.gateway.call import Caller
+from terazi.gateway.in_flight import InFlight
 from terazi.gateway.library import Library
 from terazi.gateway.ports import Seats
 from terazi.gateway.server import Gateway
@@ -130,7 +131,7 @@ class StubBackend:
         self.api_key = ENGINE_KEY
         self.state = state
         self.memory = HeldMemory(size_bytes=200_000_000, size_vram_bytes=0)
-        self.in_flight = 0
+        self.flight = InFlight()
         self.changed = asyncio.Event()
 
     def set_state(self, state: str) -> None:
@@ -146,14 +147,14 @@ class StubBackend:
             self.changed.clear()
             await self.changed.wait()
 
-    @contextmanager
-    def tracking(self) -> Iterator[None]:
+    @property
+    def in_flight(self) -> int:
         """As the Protocol says."""
-        self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
+        return self.flight.count
+
+    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
+        """As the Protocol says."""
+        return self.flight.tracking(request)
 
 
 @dataclass

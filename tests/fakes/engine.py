@@ -51,43 +51,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_http import Request, chunk, client_gone, head, read_request, send, sse
-from engine_texts import answer_text
+from engine_texts import WORDS, answer_text
 
 HELP_TEXT = Path(__file__).resolve().parents[1] / "golden" / "llama_cpp" / "help.txt"
-WORDS = [
-    "scale",
-    "weigh",
-    "token",
-    "byte",
-    "layer",
-    "slot",
-    "cache",
-    "head",
-    "stream",
-    "queue",
-    "model",
-    "disk",
-    "north",
-    "lamp",
-    "river",
-    "stone",
-    "paper",
-    "glass",
-    "green",
-    "quiet",
-    "early",
-    "round",
-    "plain",
-    "exact",
-    "ready",
-    "open",
-    "warm",
-    "long",
-    "bright",
-    "small",
-    "even",
-    "calm",
-]
 VALUED = {
     "-m": "model", "--model": "model", "-a": "alias", "--alias": "alias", "--host": "host", "--port": "port",
     "--api-key": "api_key", "--api-key-file": "api_key_file", "-np": "parallel", "--parallel": "parallel",

@@ -1,19 +1,37 @@
 """The fake engine's endpoints around texts, as llama-server has them: tokens, templates, ranks."""
 
 import hashlib
+import re
 
-#: A text's tokens are its characters, so that they can be turned back.
+WORDS = [
+    "scale", "weigh", "token", "byte", "layer", "slot", "cache", "head",
+    "stream", "queue", "model", "disk", "north", "lamp", "river", "stone",
+    "paper", "glass", "green", "quiet", "early", "round", "plain", "exact",
+    "ready", "open", "warm", "long", "bright", "small", "even", "calm",
+]  # fmt: skip
+#: A text's tokens are the words that an answer is made of, each with the space before it, and else its characters.
+_PIECE = re.compile(" (?:" + "|".join(WORDS) + r")(?!\w)|.", re.DOTALL)
 _OFFSET = 100
+
+
+def _token(piece: str) -> int:
+    return WORDS.index(piece[1:]) if len(piece) > 1 else ord(piece) + _OFFSET
+
+
+def _piece(token: int) -> str:
+    if 0 <= token < len(WORDS):
+        return f" {WORDS[token]}"
+    return chr(token - _OFFSET) if 0 <= token - _OFFSET < 0xD800 else ""
 
 
 def answer_text(path: str, body: dict[str, object], *, reranks: bool) -> tuple[int, object] | None:
     """Status and body for *path*; None if it is none of them."""
     if path == "/tokenize":
-        return 200, {"tokens": [ord(c) + _OFFSET for c in str(body.get("content", ""))]}
+        return 200, {"tokens": [_token(piece) for piece in _PIECE.findall(str(body.get("content", "")))]}
     if path == "/detokenize":
         tokens = body.get("tokens")
         given = tokens if isinstance(tokens, list) else []
-        return 200, {"content": "".join(chr(t - _OFFSET) for t in given if 0 <= t - _OFFSET < 0xD800)}
+        return 200, {"content": "".join(map(_piece, given))}
     if path == "/apply-template":
         messages = body.get("messages")
         if not isinstance(messages, list):

@@ -21,7 +21,7 @@ from terazi.errors import ServiceError, SourceError, TeraziError, UsageError
 from terazi.gateway.backend import Served, find_served
 from terazi.gateway.library import ForeignModelError, NewModel, NoSuchModelError, Progress
 from terazi.models.sources import download, load_model
-from terazi.service.deployment import model_id
+from terazi.service.cards import model_id
 from terazi.service.library import ModelLibrary, checked_name, hub_reference, local_path, name_of
 
 pytestmark = pytest.mark.timeout(60)

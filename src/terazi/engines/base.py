@@ -31,6 +31,7 @@ class LaunchSpec:
         look_path: a cheap GET that shows whether it moves: metrics, if it has them.
         batch_tokens: prompt tokens that it works on between two moves of its counters.
         prefill_tok_s: prompt tokens per second that it should make at least; None if nobody knows.
+        elsewhere: an engine that put what was planned for an accelerator into RAM instead may serve all the same.
         expectations: what the log should then say.
         notes: what this binary can't do and was left out.
     """
@@ -51,6 +52,7 @@ class LaunchSpec:
     prefill_tok_s: float | None = None
     stop_grace_s: float = 10.0
     stall_s: float = 60.0
+    elsewhere: bool = False
     expectations: tuple[Expectation, ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = "terazi.launch/1"

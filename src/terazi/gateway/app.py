@@ -49,6 +49,7 @@ def create_app(
     seats: Seats | None = None,
     library: Library | None = None,
     readers: Collection[Reader] = (),
+    keyring: Keyring | None = None,
     sources: Collection[Source] = (),
 ) -> web.Application:
     """The gateway over *directory*.
@@ -64,6 +65,7 @@ def create_app(
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         library: of the models that clients fetch and make; None doesn't offer that.
         readers: are shown each request that is over, beside the metrics.
+        keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
     """
     metrics = Metrics(directory, sources)
@@ -80,7 +82,7 @@ def create_app(
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,
-        keyring=Keyring(holders),
+        keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
     )

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+from terazi.gateway.in_flight import InFlight
+
 #: The lifecycle state in which a backend answers at once; in any other one ``Backend.ready`` is awaited.
 READY: Final = "ready"
 
@@ -38,9 +40,9 @@ class ModelCard:
     architecture: str
     family: str
     parameter_count: int | None
-    quantisation: str
-    size_bytes: int
-    context_length: int
+    quantisation: str | None
+    size_bytes: int | None
+    context_length: int | None
     training_context_length: int | None
     embedding_length: int | None
     created_s: int
@@ -106,8 +108,11 @@ class Backend(Protocol):
         """
         ...
 
-    def tracking(self) -> AbstractContextManager[None]:
-        """Count one request as in flight, so that stopping the engine can wait for it."""
+    def tracking(self, request: str = "") -> AbstractContextManager[InFlight]:
+        """Count one request as in flight, so that stopping the engine can wait for it.
+
+        *request* is its id, for what is told of a crash. Bytes of its answer are added to what is returned.
+        """
         ...
 
 

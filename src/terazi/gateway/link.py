@@ -1,6 +1,7 @@
 """One connection to an engine: bytes in, the parts of an answer out; ``gateway.links`` makes the rest of it."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
@@ -35,16 +36,28 @@ class Listener(Protocol):
 
 
 class Link(asyncio.Protocol):
-    """A connection. What one read brings is told in at most one ``came``, and outside of the parser's callbacks."""
+    """A connection. What one read brings is told in at most one ``came``, and outside of the parser's callbacks.
+
+    Args:
+        unsent: what is left of a request that was begun before the loop knew the socket.
+        sock: that socket, if the loop takes its descriptor instead of itself, as uvloop does. uvloop (0.23,
+            ``loop.pyx:create_connection``) lets go of the object a turn of the loop after the descriptor has begun
+            to be read; a connection that ends in between would be closed twice, the second time under a number that
+            may be another connection's by then.
+    """
 
     __slots__ = (
-        "_complete", "_content_type", "_excess", "_framed", "_head_bytes", "_headers", "_idle_timer", "_on_end",
-        "_parser", "_pieces", "_reusable", "_status", "_told", "_transport", "_wrong", "listener",
+        "_complete", "_content_type", "_dead", "_excess", "_framed", "_head_bytes", "_headers", "_idle_timer",
+        "_on_end", "_parser", "_paused", "_pieces", "_reusable", "_sock", "_status", "_told", "_transport",
+        "_unsent", "_wrong", "listener",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, *, unsent: bytes = b"", sock: socket.socket | None = None) -> None:
         self.listener: Listener | None = None
         self._transport: asyncio.Transport | None = None
+        self._unsent = unsent
+        self._sock = sock
+        self._paused = self._dead = False
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -70,14 +83,18 @@ class Link(asyncio.Protocol):
         """Send."""
         if self._transport is not None:
             self._transport.write(data)
+        else:
+            self._unsent += data
 
     def pause(self) -> None:
         """Read no more for now."""
+        self._paused = True
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
     def go_on(self) -> None:
         """Read on."""
+        self._paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
 
@@ -96,12 +113,14 @@ class Link(asyncio.Protocol):
 
     def close(self) -> None:
         """End it after what was written."""
+        self._dead = True
         self._ended()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """End it now."""
+        self._dead = True
         self._ended()
         if self._transport is not None:
             self._transport.abort()
@@ -121,6 +140,17 @@ class Link(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As asyncio has it; both loops set TCP_NODELAY by themselves."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._sock is not None:
+            self._sock.detach()
+            self._sock = None
+        if self._dead:
+            self._transport.abort()
+            return
+        if self._unsent:
+            self._transport.write(self._unsent)
+            self._unsent = b""
+        if self._paused:
+            self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         """Parse it, then tell."""

@@ -194,7 +194,12 @@ class OllamaRoutes:
     def _note_context(self, model: Served, wanted: int | None) -> None:
         """Say once that a context is smaller than clients want: they shall not reload the model for that."""
         loaded = model.card.context_length
-        if wanted is not None and wanted > loaded and (model.card.id, loaded) not in self._told:
+        if (
+            loaded is not None
+            and wanted is not None
+            and wanted > loaded
+            and (model.card.id, loaded) not in self._told
+        ):
             self._told.add((model.card.id, loaded))
             _log.info("num_ctx %d for %s is clamped to %d, which it was loaded with", wanted, model.card.id, loaded)
 

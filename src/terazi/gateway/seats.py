@@ -365,7 +365,8 @@ class Seats:
             context = self._contexts.get(call.model)
             if context is None:
                 served = self._directory.find(call.model)
-                context = self._contexts[call.model] = served.card.context_length if served is not None else 0
+                known = served.card.context_length if served is not None else None
+                context = self._contexts[call.model] = known or 0
         if context <= 0:
             return estimate_tokens(call.path, call.body, call.fields, None)
         if len(call.body) > context and (least := fewest_tokens(call.body, call.fields)) > context:

@@ -28,6 +28,7 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
@@ -90,6 +91,7 @@ class State:
         probe_failure: what the last probe came back with.
         terminated, killed: SIGTERM, SIGKILL were sent to the present process.
         stuck: the present process was found stuck, and is killed for it.
+        refused: it has loaded something else than was planned, and is ended for it.
         stop_wanted: it will not be started again.
         was_ready: at least once since it was asked for.
         failures: in a row, for the back-off; reset after ``stable_s`` of being ready.
@@ -112,6 +114,7 @@ class State:
     terminated: bool = False
     killed: bool = False
     stuck: bool = False
+    refused: bool = False
     stop_wanted: bool = False
     was_ready: bool = False
     failures: int = 0
@@ -208,6 +211,7 @@ def _spawn(state: State, reason: str) -> tuple[State, Commands]:
         terminated=False,
         killed=False,
         stuck=False,
+        refused=False,
         retry=Retry.BACK_OFF,
         reason=reason,
     )
@@ -240,6 +244,10 @@ def _loading(state: State, event: Event, now: float) -> tuple[State, Commands]:
         case ProbeFailed(reason=reason) if state.probing:
             again = CheckHealth(generation=state.generation, after_s=10 * state.limits.health_every_s)
             return replace(state, probing=False, probe_failure=reason), (again,)
+        case LoadRefused(reason=reason):
+            failed = replace(state, phase=Phase.FAILED, refused=True, reason=reason)
+            new, commands = _terminate(failed, now)
+            return new, (Announce(phase=Phase.FAILED, reason=reason), *commands)
         case ProbeAnswered() if state.probing:
             reason = "it generated a token"
             new = replace(
@@ -339,7 +347,8 @@ def _exited(state: State, event: ProcessExited, now: float) -> tuple[State, Comm
     if not state.alive:
         return state, ()
     if state.phase is Phase.FAILED and state.terminated:  # ended by us: the reason is the one that we had
-        return _gone(replace(state, retry=event.retry), state.reason, now, outside=state.stuck)
+        retry = Retry.NEVER if state.refused else event.retry
+        return _gone(replace(state, retry=retry), state.reason, now, outside=state.stuck)
     how = f"signal {event.signal}" if event.signal is not None else f"exit code {event.code}"
     told = f": {event.reason}" if event.reason else ""
     reason = f"it ended with {how} while {state.phase.value}{told}"

@@ -86,6 +86,14 @@ class ProbeFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRefused:
+    """It has loaded something else than was planned, and shall not serve: to load again would load the same."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExited:
     """The process is gone and reaped. One of ``code`` and ``signal`` is set, if it could be read.
 
@@ -137,6 +145,7 @@ Event: TypeAlias = (
     | HealthAnswered
     | ProbeAnswered
     | ProbeFailed
+    | LoadRefused
     | ProcessExited
     | StuckFound
     | StopRequested

@@ -78,6 +78,21 @@ class Keeper:
         """Until when *model* can't be had; infinity is until somebody does something, None that it can."""
         return self._state.closed.get(model)
 
+    def idle_until(self, unit: str) -> float | None:
+        """When *unit* is unloaded for being idle; None if it won't be, as it is now."""
+        found = self._state.units.get(unit)
+        until = inf if found is None else self._idle_until(found)
+        return None if until == inf else until
+
+    @property
+    def moving(self) -> bool:
+        """Something is being loaded or unloaded, or will be as soon as it may."""
+        still = {Residence.COLD, Residence.READY}
+        units = self._state.units.values()
+        return any(
+            u.at not in still or (u.at is Residence.COLD and u.wanted_in and u.cool_until == 0) for u in units
+        )
+
     def step(self, event: Event, now: float) -> list[Command]:
         """Take one event at monotonic time *now*; what to do, in order."""
         commands: list[Command] = []

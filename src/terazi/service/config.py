@@ -50,6 +50,12 @@ class LlamaCppTable(Table):
         default=60.0, gt=0, description="Give a load up after this long without any progress."
     )
     stop_grace_s: Duration = Field(default=10.0, gt=0, description="How long SIGTERM may take before SIGKILL.")
+    stuck_s: Duration = Field(
+        default=15.0, gt=0, description="Replace an engine that has requests and gives no sign of life for so long."
+    )
+    cpu_fallback: bool = Field(
+        default=False, description="Let an engine serve that has loaded into RAM what was planned for a card."
+    )
 
 
 class EnginesTable(Table):

@@ -178,5 +178,7 @@ def read_url(text: str) -> str:
     if parts.username or parts.password or parts.query or parts.fragment:
         raise ValueError("must be an address alone; a key goes into api_key_env")
     _ = parts.port  # raises on a port that is none
-    path = parts.path.rstrip("/")
-    return f"{parts.scheme}://{parts.netloc}{path or '/v1'}"
+    path = parts.path.rstrip("/") or "/v1"
+    if not path.endswith("/v1"):
+        raise ValueError("must end in /v1")
+    return f"{parts.scheme}://{parts.netloc}{path}"

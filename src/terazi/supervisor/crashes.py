@@ -23,7 +23,7 @@ def write_crash(folder: Path, death: Death) -> Path | None:
         new.replace(path)
         for old in _files(folder)[:-KEPT]:
             old.unlink(missing_ok=True)
-    except OSError:
+    except (OSError, ValueError, TypeError):  # the engine is started again whatever becomes of the file
         with suppress(OSError):
             new.unlink(missing_ok=True)
         return None

@@ -5,9 +5,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from terazi.supervisor.identity import running
+from terazi.supervisor.vitals import DeviceMemory
 
-#: (device id, bytes) that the driver counts for a process; None if it counts none for it, or can't be asked.
-DeviceMemory = Callable[[int], tuple[tuple[str, int], ...] | None]
 #: Bytes that are free on each device now.
 FreeNow = Callable[[], Mapping[str, int]]
 

@@ -4,16 +4,15 @@ import asyncio
 import logging
 import secrets
 import signal
-import time
-from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.observe import LoadReport, LogReader
+from terazi.engines.placed import misplaced
 from terazi.policy.lifecycle import Limits, State, step
 from terazi.policy.lifecycle_messages import (
     Announce,
@@ -24,15 +23,14 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
     ProbeGeneration,
-    ProcessExited,
     ProcessSpawned,
     ProgressSeen,
     RequestsDrained,
-    Retry,
     SendKill,
     SendTerm,
     SetTimer,
@@ -43,15 +41,15 @@ from terazi.policy.lifecycle_messages import (
     Ticked,
 )
 from terazi.policy.progress import Liveness, Patience
-from terazi.supervisor.crashes import write_crash
-from terazi.supervisor.death import By, Death, by_device, explain, who
+from terazi.supervisor.aftermath import Aftermath, death_of
+from terazi.supervisor.death import Death
 from terazi.supervisor.died import EngineDiedError
 from terazi.supervisor.health import EngineClient, ProbeError
 from terazi.supervisor.log import BoundedLog
 from terazi.supervisor.process import EngineProcess, activity, free_port
 from terazi.supervisor.sweep import write_record
-from terazi.supervisor.vitals import Curve, oom_kills
-from terazi.supervisor.watch import Watched, watch
+from terazi.supervisor.vitals import DeviceMemory
+from terazi.supervisor.watch import watch, watched_process
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.failures import LoadFailure
@@ -62,10 +60,6 @@ _logger = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 SIGN_OF_LIFE_BYTES = 1024 * 1024
 DRAIN_LOOK_S = 0.05
-#: Memory and the kernel's count of its kills are looked at this often.
-VITALS_EVERY_S = 1.0
-#: A request that breaks off so long after an engine's end is lost for another reason.
-_JUST_NOW_S = 5.0
 
 
 class EngineRunner:
@@ -97,7 +91,7 @@ class EngineRunner:
         requests: Callable[[], Sequence[str]] = lambda: (),
         bytes_seen: Callable[[], int] = lambda: 0,
         patience: Patience | None = None,
-        device_memory: Callable[[int], tuple[tuple[str, int], ...] | None] | None = None,
+        device_memory: DeviceMemory | None = None,
         relaunch: bool = True,
         limits: Limits | None = None,
     ) -> None:
@@ -125,9 +119,7 @@ class EngineRunner:
         self._requests = requests
         self._bytes_seen = bytes_seen
         self._patience = patience or Patience()
-        self._curve = Curve(device_memory=device_memory)
-        self._held: tuple[str, ...] | None = None  # requests when it was found stuck
-        self._deaths: deque[Death] = deque(maxlen=8)
+        self._after = Aftermath(Path(run_dir) / "crashes", device_memory)
         self._process: EngineProcess | None = None
         self._reader = LogReader()
         self._client: EngineClient | None = None
@@ -181,19 +173,14 @@ class EngineRunner:
     @property
     def deaths(self) -> tuple[Death, ...]:
         """How its processes ended unasked, the latest last; a few of them."""
-        return tuple(self._deaths)
+        return self._after.deaths
 
     async def why_lost(self, within_s: float = 1.5) -> str | None:
         """What to tell the client of a request that just broke off: how the process ended. None if nobody knows.
 
         The answer's connection breaks some moments before the process is known to be gone, hence the wait.
         """
-        with suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                while not (self._deaths and time.time() - self._deaths[-1].ended_wall_s < _JUST_NOW_S):
-                    await self._changed.wait()
-                return self._deaths[-1].sentence()
-        return None
+        return await self._after.why_lost(within_s)
 
     @property
     def restarts(self) -> int:
@@ -336,9 +323,7 @@ class EngineRunner:
         self._reader, self._failure, self._exit, self._killed = LogReader(), None, (None, None), False
         if self._log is not None and generation > 1:
             self._log.write(f"[terazi: start {generation}]\n".encode())
-        self._held = None
-        self._curve.clear()
-        began_s = time.time()
+        self._after.begin()
         run_id = secrets.token_hex(16)
         loop = asyncio.get_running_loop()
         try:
@@ -351,82 +336,29 @@ class EngineRunner:
         record = write_record(self._run_dir, run_id, process.pid, self._spec.model_name, group=process.group or "")
         self._tell(ProcessSpawned(generation=generation, pid=process.pid))
         self._begin(self._look(generation, process.pid))
-        self._begin(self._sample(process))
+        self._begin(self._after.sample(process))
         self._exit = await process.gone
         self._process = None
         lost = tuple(self._requests())
         if record is not None:
             record.unlink(missing_ok=True)
         await self._end_generation()
-        asked = self._killed or self._state.terminated
-        oom = process.oom_after.since(process.oom_before)
-        by = who(self._exit[1], asked=asked, oom=oom)
-        exited = self._last_words(generation, by, oom)
-        if not self._state.stop_wanted or self._state.stuck:
-            await self._keep(self._death(process.pid, by, oom, began_s, lost))
-        self._tell(exited)
-
-    def _death(self, pid: int, by: By, oom: str | None, began_s: float, lost: tuple[str, ...]) -> Death:
-        code, number = self._exit
-        told = self._failure.cause if self._failure is not None else None
-        stuck = self._state.stuck or self._state.phase is Phase.FAILED  # ended by us for a reason that we had
-        planned, allocated = by_device(self._spec, self.report)
-        return Death(
-            model=self._spec.model_name,
-            plan_id=self._spec.plan_id,
-            argv=self._spec.argv,
-            pid=pid,
-            start=self._state.generation,
-            began_wall_s=began_s,
-            ended_wall_s=time.time(),
-            phase="stuck" if self._state.stuck else self._state.phase.value,
-            by=by,
-            reason=f"was ended by Terazi: {self._state.reason}"
-            if stuck
-            else explain(by, code, number, oom=oom, told=told),
-            code=code,
-            signal=number,
-            failure=self._failure,
-            requests=lost if self._held is None else self._held,
-            last_lines=self.log_tail[-50:],
-            memory=self._curve.samples,
-            planned=tuple(planned.items()),
-            allocated=None if allocated is None else tuple(allocated.items()),
-        )
-
-    async def _keep(self, death: Death) -> None:
-        """One line and one file for each end that nobody asked for."""
-        self._deaths.append(death)
-        path = await asyncio.to_thread(write_crash, Path(self._run_dir) / "crashes", death)
-        _logger.warning(
-            "%s (%s, %d requests in flight)%s",
-            death.sentence(),
-            death.phase,
-            len(death.requests),
-            f"; all that is known: {path}" if path is not None else "",
-            extra={"plan_id": death.plan_id, "pid": death.pid, "start": death.start},
-        )
-
-    def _last_words(self, generation: int, by: By, oom: str | None) -> ProcessExited:
         self._reader.close()
         self._failure = self._reader.failure
-        reason, retry = None, Retry.BACK_OFF
-        if self._failure is not None:
-            reason, retry = self._failure.cause, self._failure.retry
-        else:
-            told = next((line for line in reversed(self.log_tail) if line.startswith("terazi: cannot")), None)
-            if told is not None:  # the shim could not become the engine
-                reason, retry = told.removeprefix("terazi: "), Retry.NEVER
-        if by is By.KERNEL:
-            reason = f"memory ran out {oom}, and the kernel killed it"
-        return ProcessExited(
-            generation=generation,
-            code=self._exit[0],
-            signal=self._exit[1],
-            reason=reason,
-            retry=retry,
-            outside=by is By.OTHERS,
+        death, exited = death_of(
+            process,
+            self._spec,
+            self._state,
+            ended=self._exit,
+            asked=self._killed or self._state.terminated,
+            failure=self._failure,
+            report=self.report,
+            log_tail=self.log_tail,
+            requests=lost,
         )
+        if not self._state.stop_wanted or self._state.stuck:
+            await self._after.keep(death, "stuck" if self._state.stuck else self._state.phase.value)
+        self._tell(exited)
 
     def _heard(self, data: bytes) -> None:
         if self._log is not None:
@@ -454,35 +386,18 @@ class EngineRunner:
                     self._tell(ProgressSeen(generation=generation))
             before = now
 
-    async def _sample(self, process: EngineProcess) -> None:
-        """Memory, once a second; and whom the kernel had killed by then, to tell what is new at the end."""
-        before = deque([process.oom_before], maxlen=3)
-        while True:
-            self._curve.look(process.pid)
-            before.append(oom_kills(process.group))
-            process.oom_before = before[0]
-            await asyncio.sleep(VITALS_EVERY_S)
-
     async def _watch(self, generation: int, process: EngineProcess) -> None:
         """From the first token on: find out when it is stuck."""
         spec = self._spec
-        watched = Watched(
-            look_path=spec.look_path,
-            probe_path=spec.probe_path,
-            probe_body=spec.probe_body,
-            batch_tokens=spec.batch_tokens,
-            prefill_tok_s=spec.prefill_tok_s,
-            pid=process.pid,
-            group=process.group,
-            in_flight=self._in_flight,
-            bytes_seen=self._bytes_seen,
+        watched = watched_process(
+            spec, process.pid, process.group, in_flight=self._in_flight, bytes_seen=self._bytes_seen
         )
         if self._client is None:
             return
         async with aclosing(watch(self._client, watched, self._patience)) as verdicts:
             async for verdict in verdicts:
                 if verdict.liveness is Liveness.STUCK:
-                    self._held = tuple(self._requests())
+                    self._after.held = tuple(self._requests())
                     self._tell(StuckFound(generation=generation, reason=verdict.reason))
                     return
                 if verdict.liveness is Liveness.SUSPECT:
@@ -502,7 +417,11 @@ class EngineRunner:
         except ProbeError as problem:
             self._tell(ProbeFailed(generation=generation, reason=str(problem)))
         else:
-            self._tell(ProbeAnswered(generation=generation))
+            elsewhere = misplaced(self._spec, self.report)
+            if elsewhere is not None:
+                self._tell(LoadRefused(generation=generation, reason=elsewhere))
+            else:
+                self._tell(ProbeAnswered(generation=generation))
 
     async def _await_drain(self, generation: int) -> None:
         while self._in_flight() > 0:  # noqa: ASYNC110 - the gateway's count is a number, not an event

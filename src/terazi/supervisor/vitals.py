@@ -18,6 +18,9 @@ from terazi.hardware.parse_cgroup import find_folder
 from terazi.supervisor.group import figures
 from terazi.supervisor.identity import family, stopped
 
+#: (device id, bytes) that the driver counts for a process; None if it counts none, or can't be asked.
+DeviceMemory = Callable[[int], tuple[tuple[str, int], ...] | None]
+
 #: Seconds of memory samples that are kept.
 KEPT = 300
 
@@ -50,9 +53,7 @@ class Curve:
         device_memory: what the driver last counted for a process; must not block.
     """
 
-    def __init__(
-        self, *, kept: int = KEPT, device_memory: Callable[[int], tuple[tuple[str, int], ...] | None] | None = None
-    ) -> None:
+    def __init__(self, *, kept: int = KEPT, device_memory: DeviceMemory | None = None) -> None:
         self._samples: deque[MemorySample] = deque(maxlen=kept)
         self._device_memory = device_memory
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from terazi.engines.base import LaunchSpec
 from terazi.engines.counters import Counters, read_counters
 from terazi.policy.progress import Ask, Liveness, Patience, Sample, State, Verdict, expected_step_s, step
 from terazi.supervisor.health import EngineClient, ProbeError
@@ -40,6 +41,28 @@ class Watched:
     group: str | None = None
     in_flight: Callable[[], int]
     bytes_seen: Callable[[], int] = lambda: 0
+
+
+def watched_process(
+    spec: LaunchSpec,
+    pid: int,
+    group: str | None,
+    *,
+    in_flight: Callable[[], int],
+    bytes_seen: Callable[[], int] = lambda: 0,
+) -> Watched:
+    """An engine of ours: *pid* runs *spec*, in the control group *group* if it has one of its own."""
+    return Watched(
+        look_path=spec.look_path,
+        probe_path=spec.probe_path,
+        probe_body=spec.probe_body,
+        batch_tokens=spec.batch_tokens,
+        prefill_tok_s=spec.prefill_tok_s,
+        pid=pid,
+        group=group,
+        in_flight=in_flight,
+        bytes_seen=bytes_seen,
+    )
 
 
 async def watch(client: EngineClient, watched: Watched, patience: Patience) -> AsyncGenerator[Verdict, None]:

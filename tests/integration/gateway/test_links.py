@@ -324,7 +324,7 @@ async def test_small_writes_leave_at_once() -> None:
     async with engine(script) as backend, links() as made:
         _, exchange = ask(made, backend)
         assert isinstance(exchange, RunningExchange)
-        await until(lambda: exchange._link)
+        await until(lambda: exchange._link and exchange._link._transport)
         assert exchange._link is not None
         assert exchange._link._transport is not None
         sock = exchange._link._transport.get_extra_info("socket")

@@ -1,6 +1,7 @@
 """Engines that die under answers. The fake's next word depends on all before it: a right continuation is exact."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -40,12 +41,11 @@ class Book:
 class Phoenix(StubBackend):
     """An engine that is started again as soon as it has died; each of its lives has its own flags."""
 
-    def __init__(self, *lives: tuple[str, ...], engine: str = CARD.engine) -> None:
+    def __init__(self, *lives: tuple[str, ...], engine: str = CARD.engine, after: str = "failed") -> None:
         self.lives = [fake_engine(*flags) for flags in lives]
         super().__init__(self.lives[0].port, state="loading")
-        import dataclasses
-
         self.card = dataclasses.replace(CARD, engine=engine)
+        self.after = after
         self.deaths = 0
         self.ended_from_outside = False
 
@@ -58,7 +58,7 @@ class Phoenix(StubBackend):
                 assert life.process is not None
                 await life.process.wait()
                 self.deaths += 1
-                self.set_state("failed" if life is self.lives[-1] else "backing_off")
+                self.set_state(self.after if life is self.lives[-1] else "backing_off")
 
 
 @asynccontextmanager
@@ -142,7 +142,7 @@ async def test_a_stream_survives_two_deaths_without_a_word_more_or_less(path: st
     assert len({event.get("id") for event in said}) == 1
     if path == "/v1/chat/completions":
         assert sum("role" in c["delta"] for event in said for c in event["choices"]) == 1
-        # the fake can't count tokens for anybody, so the pieces that were sent are taken for them
+        # what the first two wrote was prompt to the third
         assert said[-1]["usage"]["completion_tokens"] == 40
     (outcome,) = book.outcomes
     assert outcome.resumed == ("continue", "continue")
@@ -199,7 +199,7 @@ async def test_a_seeded_answer_is_replayed_and_its_beginning_kept_back(tmp_path:
         _, body = await ask(broker, call_of(fields))
     assert read(body).content == whole
     assert book.outcomes[0].resumed == ("replay",)
-    assert [entry["event"] for entry in ledger(book_file)] == ["accepted", "finished"]
+    assert [entry["event"] for entry in ledger(book_file)].count("accepted") == 1
 
 
 async def test_a_replay_that_differs_becomes_a_continuation() -> None:
@@ -265,7 +265,7 @@ async def test_a_request_that_kills_two_engines_is_quarantined_and_a_third_never
             assert (caught.value.fault.status, caught.value.fault.final) == (500, True)
         _, body = await ask(broker, call_of({**CHAT, "max_tokens": 3}))
         assert json.loads(body)["usage"]["completion_tokens"] == 3
-    assert [entry["event"] for entry in ledger(tmp_path / "third")][:2] in (["accepted"], ["accepted", "finished"])
+    assert [entry["event"] for entry in ledger(tmp_path / "third")].count("accepted") == 1
     assert [len(outcome.attempts) for outcome in book.outcomes] == [2, 0, 1]
 
 
@@ -307,8 +307,7 @@ async def test_an_engine_out_of_reach_is_given_up_in_time() -> None:
 
 
 async def test_a_client_that_leaves_while_its_engine_is_away_is_let_go() -> None:
-    lives = (("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), ("--fake-load-s", "30"))
-    backend = Phoenix(*lives)
+    backend = Phoenix(("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), after="backing_off")
     async with broker_over(backend) as (broker, book):
         answer = Answer()
         task = asyncio.create_task(broker.answer(call_of(STREAM), answer))

@@ -12,6 +12,7 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
@@ -184,6 +185,13 @@ class World(RuleBasedStateMachine):
         self.asked_probe.discard(generation)
         failed = ProbeFailed(generation=generation, reason="HTTP 500")
         self.feed(ProbeAnswered(generation=generation) if ok else failed)
+
+    @precondition(process_lives)
+    @rule()
+    def refused(self) -> None:
+        """What it has loaded isn't what was planned."""
+        assert self.process is not None
+        self.feed(LoadRefused(generation=self.process[1], reason="it is in RAM"))
 
     @precondition(process_lives)
     @rule()

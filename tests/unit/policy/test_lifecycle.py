@@ -11,6 +11,7 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
@@ -281,3 +282,31 @@ def test_stuck_while_draining_ends_in_stopped() -> None:
 def test_a_stuck_verdict_on_an_earlier_process_counts_for_nothing() -> None:
     play = Play().ready().at(2, killed(1), Ticked()).at(3, StuckFound(generation=1, reason="r"))
     assert play.commands == ()
+
+
+def test_what_loaded_elsewhere_than_planned_never_serves_and_is_not_loaded_again() -> None:
+    play = Play().at(
+        0, LaunchRequested(), ProcessSpawned(generation=1, pid=7), HealthAnswered(generation=1, ok=True)
+    )
+    play.at(1, LoadRefused(generation=1, reason="it is in RAM"))
+    assert play.said(SendTerm) == [SendTerm(pid=7)]
+    assert not play.at(1, ProbeAnswered(generation=1)).said(Spawn)
+    play.at(2, ProcessExited(generation=1, code=0, signal=None))
+    assert play.state.phase is Phase.FAILED
+    assert play.state.ended
+    assert play.state.reason == "it is in RAM"
+
+
+def test_what_lost_its_accelerator_later_is_tried_again_for_a_while() -> None:
+    play = Play().ready().at(2, ProcessExited(generation=1, code=None, signal=6)).at(3, Ticked())
+    for generation in (2, 3, 4):
+        now = play.state.since
+        play.at(
+            now, ProcessSpawned(generation=generation, pid=8), LoadRefused(generation=generation, reason="in RAM")
+        )
+        play.at(now + 1, ProcessExited(generation=generation, code=0, signal=None))
+        if generation < 4:
+            assert play.state.again_at is not None
+            play.at(play.state.again_at, Ticked())
+    assert play.state.ended
+    assert "in RAM" in play.state.reason

@@ -27,6 +27,7 @@ def parsed(text: str) -> Config:
         ('[[models]]\nurl = "http://h/v1"\npin = true', "models[1]:", "pin: only for a source"),
         ('[[models]]\nurl = "h:80"', "models[1].url:", "must be an address"),
         ('[[models]]\nurl = "http://u:p@h/v1"', "models[1].url:", "a key goes into api_key_env"),
+        ('[[models]]\nurl = "http://h/api"', "models[1].url:", "end in /v1"),
         ('[[models]]\nsource = "demo"\nidle_s = "15 minutes"', "models[1].idle_s:", "15m"),
         ('[[models]]\nsource = "demo"\nidle_s = -1', "models[1].idle_s:", "greater than or equal to 0"),
         ('[[models]]\nsource = "demo"\n[models.settings]\ncontxt = 1', "models[1].settings.contxt:", "no such key"),
@@ -93,7 +94,7 @@ def test_a_text_that_is_no_duration_or_size_is_a_value_error_and_nothing_else(te
 
 def test_a_url_gets_its_v1() -> None:
     assert read_url("http://h:9000") == read_url("http://h:9000/v1/") == "http://h:9000/v1"
-    assert read_url("https://h/api/openai/") == "https://h/api/openai"
+    assert read_url("https://h/openai/v1/") == "https://h/openai/v1"
 
 
 def test_callers_are_known_by_the_digest_of_their_keys() -> None:

@@ -1,5 +1,6 @@
 """A ``Sink`` that writes straight to a client's connection: one write for each part, and nothing waits."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -7,6 +8,8 @@ from terazi.gateway.call import Flow, Head
 from terazi.gateway.front.replies import LAST_CHUNK, fault_bytes, head_bytes
 from terazi.gateway.wire.errors import Api, Fault, sse_event
 
+#: A stream's last event: it waits for the end of its answer, which comes in the same read.
+_DONE: Final = b"data: [DONE]\n\n"
 #: Copying a part of more bytes costs more than a second buffer in one system call.
 _JOIN_BYTES: Final = 16 * 1024
 #: No proxy in between may hold a stream back.
@@ -49,8 +52,8 @@ class HttpSink:
     """
 
     __slots__ = (
-        "_body", "_chunked", "_fields", "_head", "_keep_alive", "_leaving", "_listener", "_old", "_sent", "_stream",
-        "_wire", "flow", "over",
+        "_body", "_chunked", "_fields", "_head", "_held", "_keep_alive", "_leaving", "_listener", "_old", "_sent",
+        "_stream", "_wire", "flow", "over",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +75,7 @@ class HttpSink:
         self._head: Head | None = None
         self._stream = self._chunked = False
         self._body: list[bytes] = []
+        self._held = b""
         self._sent = 0
         #: The engine's tap, once the answer has begun.
         self.flow: Flow | None = None
@@ -94,7 +98,7 @@ class HttpSink:
         fields = [("Content-Type", head.content_type), *_STREAM_FIELDS, *_own(head), *self._fields]
         if self._chunked:
             fields.append(("Transfer-Encoding", "chunked"))
-        wire.write(head_bytes(head.status, fields, keep_alive=self._keep_alive, old=self._old))
+        self._hold(head_bytes(head.status, fields, keep_alive=self._keep_alive, old=self._old))
         self._listener.began()
 
     def write(self, data: bytes) -> None:
@@ -107,12 +111,28 @@ class HttpSink:
             return
         size = len(data)
         self._sent += size
-        if not self._chunked:
-            wire.write(data)
-        elif size < _JOIN_BYTES:
-            wire.write(b"%x\r\n%b\r\n" % (size, data))
+        if size >= _JOIN_BYTES:
+            self._flush()
+            wire.writelines([b"%x\r\n" % size, data, b"\r\n"] if self._chunked else [data])
+            return
+        if self._chunked:
+            data = b"%x\r\n%b\r\n" % (size, data)
+        if self._held:
+            data, self._held = self._held + data, b""
+        if data.endswith(_DONE, 0, -2 if self._chunked else None):
+            self._hold(data)
         else:
-            wire.writelines([b"%x\r\n" % size, data, b"\r\n"])
+            wire.write(data)
+
+    def _hold(self, data: bytes) -> None:
+        """Write it with what follows at once, or at the end of this turn of the loop: a system call less."""
+        self._held += data
+        asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._held and self._wire is not None:
+            held, self._held = self._held, b""
+            self._wire.write(held)
 
     def end(self) -> None:
         """As ``Sink`` has it."""
@@ -121,14 +141,19 @@ class HttpSink:
             return
         if self._stream:
             if self._chunked:
-                wire.write(LAST_CHUNK)
+                self._held += LAST_CHUNK
+            self._flush()
         else:
             body = self._body
             self._listener.began()
             self._keep_alive = self._keep_alive and not self._leaving()
             length = ("Content-Length", str(sum(map(len, body))))
             fields = (("Content-Type", head.content_type), length, *_own(head), *self._fields)
-            wire.writelines([head_bytes(head.status, fields, keep_alive=self._keep_alive, old=self._old), *body])
+            first = head_bytes(head.status, fields, keep_alive=self._keep_alive, old=self._old)
+            if len(body) == 1 and len(body[0]) < _JOIN_BYTES:
+                wire.write(first + body[0])
+            else:
+                wire.writelines([first, *body])
         self._finish(head.status)
 
     def fail(self, fault: Fault) -> None:
@@ -139,7 +164,8 @@ class HttpSink:
         if self._stream:
             self.write(sse_event(fault))
             if self._chunked:
-                wire.write(LAST_CHUNK)
+                self._held += LAST_CHUNK
+            self._flush()
             self._finish(200 if self._head is None else self._head.status)
             return
         self._keep_alive = self._keep_alive and not self._leaving()
