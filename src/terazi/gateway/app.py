@@ -25,6 +25,7 @@ from terazi.gateway.openai_routes import OpenAiRoutes
 from terazi.gateway.operations import DocumentRoutes
 from terazi.gateway.passing import PassingSeats
 from terazi.gateway.ports import Seats
+from terazi.gateway.relay import HEARTBEAT_S
 from terazi.gateway.rerank_routes import RerankRoutes
 from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
@@ -47,6 +48,7 @@ def create_app(
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
     seats: Seats | None = None,
+    heartbeat_s: float = HEARTBEAT_S,
     library: Library | None = None,
     readers: Collection[Reader] = (),
     keyring: Keyring | None = None,
@@ -63,22 +65,19 @@ def create_app(
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
+        heartbeat_s: a stream that has nothing to say says so this often.
         library: of the models that clients fetch and make; None doesn't offer that.
         readers: are shown each request that is over, beside the metrics.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
     """
     metrics = Metrics(directory, sources)
-    traffic, links = Traffic(), Links(on_retry=metrics.retries.inc)
+    seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
+    traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc)
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(
-            seats or PassingSeats(directory, ready_wait_s=ready_wait_s),
-            links,
-            traffic,
-            account=Bookkeeper((metrics, *readers)),
-        ),
+        broker=Broker(seats, links, traffic, account=Bookkeeper((metrics, *readers)), heartbeat_s=heartbeat_s),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,

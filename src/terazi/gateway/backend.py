@@ -155,10 +155,27 @@ class Control(Protocol):
         ...
 
     async def stop(self, model: str | None) -> None:
-        """Stop one model; ``None`` asks the whole service to end, and returns before it has.
+        """Stop one model until it is loaded; ``None`` asks the whole service to end, and returns before it has.
 
         Raises:
             UsageError: there is no such model.
+        """
+        ...
+
+    async def load(self, model: str) -> None:
+        """Bring one model into memory; returns when it answers.
+
+        Raises:
+            UsageError: there is no such model.
+            ServiceError: it can't be loaded now.
+        """
+        ...
+
+    async def reload(self) -> list[str]:
+        """Read the configuration again and apply it; a sentence for each change.
+
+        Raises:
+            TeraziError: something in it is wrong; nothing has changed.
         """
         ...
 

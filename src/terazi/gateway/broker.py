@@ -86,7 +86,7 @@ class Broker:
         traffic: what is in flight; a drain waits for it and then cuts it.
         journal: what was accepted and sent; one that keeps nothing on disk if None.
         account: is told of each call's end.
-        heartbeat_s: a stream that was silent for so long, or for twice as long at most, says that it is alive.
+        heartbeat_s: a stream that was silent for so long, or for twice as long at most, says how it stands.
         unreached_s: how long an engine that is said to be ready may be out of reach before its calls are given up;
             those that wait for an engine which isn't said to be ready wait as long as their queue lets them.
     """
@@ -118,7 +118,7 @@ class Broker:
         To cancel it is to say that the client left: the engine is freed at once.
         """
         run = Run(call, self._journal.accept(call))
-        relay = Relay(call, sink, run.entry, headers=run.headers)
+        relay = Relay(call, sink, run.entry, headers=run.headers, words=run.words)
         try:
             with self._traffic.entering():
                 self._refuse_poison(call)
@@ -240,7 +240,7 @@ class Broker:
             patience_s = self._unreached_s * (_BEGUN_PATIENCE if relay.begun else 1)
             if now - run.unreached_since >= patience_s:
                 raise WireError(engine_cut(result.reason) if relay.begun else engine_down(result.reason))
-        relay.waiting = "the engine broke off; waiting for it, or for another"
+        run.broke_off = True
         if result.ending is not Ending.STARTING:
             ticket.lost()
         # A killed engine's port still accepts for a moment, and its supervisor needs one to see that it is gone.

@@ -24,6 +24,9 @@ class PassingSeats:
             raise WireError(unknown_model(call.model, [m.card.id for m in self._directory.served()]))
         return _Ticket(found.engines[0], self._ready_wait_s)
 
+    def drain(self) -> None:
+        """Nobody waits here."""
+
 
 class _Ticket:
     position: int | None = None
@@ -55,3 +58,6 @@ class _Ticket:
 
     def headers(self) -> Mapping[str, str]:
         return {}
+
+    def words(self) -> str:
+        return "waiting for an engine"

@@ -75,7 +75,7 @@ class Ticket(Protocol):
 
     @property
     def position(self) -> int | None:
-        """Requests before it; None once it has an engine, or if nobody can say."""
+        """Its place in the queue, from 1; 0 once it has an engine; None if nobody can say."""
         ...
 
     @property
@@ -103,6 +103,10 @@ class Ticket(Protocol):
         """What the client is told about its wait, in lower case."""
         ...
 
+    def words(self) -> str:
+        """The same in a few words, for a heartbeat."""
+        ...
+
 
 class Seats(Protocol):
     """The queues of all models."""
@@ -113,4 +117,8 @@ class Seats(Protocol):
         Raises:
             WireError: it is turned away at once.
         """
+        ...
+
+    def drain(self) -> None:
+        """The service ends: turn away all who wait, and who come."""
         ...

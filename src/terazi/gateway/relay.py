@@ -66,17 +66,25 @@ class Relay(Flow):
         code: the fault's.
         tokens: prompt and answer together, by the engine's word; None if it said none.
         first_at: when the first of the answer itself went out, in the loop's seconds.
-        waiting: what a heartbeat says.
+        words: says what a heartbeat says.
     """
 
     __slots__ = (
         "_body", "_call", "_content_type", "_entry", "_exchange", "_future", "_headers", "_held", "_held_size",
         "_hold", "_on_first", "_over", "_paused", "_quiet", "_rest", "_seam", "_sink", "_status", "_stitcher",
         "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "got_on", "status", "tokens",
-        "waiting",
+        "words",
     )  # fmt: skip
 
-    def __init__(self, call: Call, sink: Sink, entry: Entry, *, headers: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        call: Call,
+        sink: Sink,
+        entry: Entry,
+        *,
+        headers: Callable[[], Mapping[str, str]],
+        words: Callable[[], str] = lambda: "waiting",
+    ) -> None:
         self._call = call
         self._sink = sink
         self._entry = entry
@@ -84,7 +92,8 @@ class Relay(Flow):
         self._exchange: Exchange | None = None
         self._future: asyncio.Future[Result] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._paused = self._over = self._quiet = False
+        self._paused = self._over = False
+        self._quiet = True
         self._hold = Hold.NOTHING
         self._body = b""
         self.begun = self.got_on = False
@@ -92,7 +101,7 @@ class Relay(Flow):
         self.code: str | None = None
         self.tokens: int | None = None
         self.first_at: float | None = None
-        self.waiting = "waiting for an engine"
+        self.words = words
         self._reset()
 
     def _reset(self) -> None:
@@ -352,7 +361,7 @@ class Relay(Flow):
     def _beat(self, every_s: float) -> None:
         self.beat(every_s)
         if self._quiet and not self._paused and not self._over:
-            self._write(f": {self.waiting}\n\n".encode())
+            self._write(f": {self.words()}\n\n".encode())
         self._quiet = True
 
 

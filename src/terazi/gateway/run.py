@@ -21,6 +21,7 @@ class Run:
         ticket: its place, once it has one.
         lost: an engine broke off with it, so that the next attempt depends on what was sent.
         replayed: a replay came out differently.
+        broke_off: an engine broke off with it, or could not be reached.
         suspect: the engine that broke off last, and whether the request had got on in it; judged when there is
             another engine, by when more is known of the end of this one.
         attempts, steps: for the account.
@@ -34,7 +35,7 @@ class Run:
         self.call = call
         self.entry = entry
         self.ticket: Ticket | None = None
-        self.lost = self.replayed = False
+        self.lost = self.replayed = self.broke_off = False
         self.suspect: tuple[Backend, bool] | None = None
         self.strikes = Strikes()
         self.attempts: list[Attempt] = []
@@ -51,6 +52,13 @@ class Run:
     def resumed(self) -> int:
         """How often its answer was taken up in the middle."""
         return sum(word in RESUMING for word in self.steps)
+
+    def words(self) -> str:
+        """What a heartbeat says."""
+        if self.ticket is None:
+            return "waiting"
+        told = self.ticket.words()
+        return f"the engine broke off; {told}" if self.broke_off and self.ticket.position else told
 
     def headers(self) -> dict[str, str]:
         """What the client is told at the head of its answer."""

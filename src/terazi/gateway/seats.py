@@ -238,6 +238,9 @@ class Seats:
             WireError: it is turned away at once; nothing has to be left then.
         """
         caller, now = call.caller, self._now()
+        if caller.models is not None and not self._may_use(caller.models, call.model):
+            message = f"the key of {caller.name} may not use '{call.model}'"
+            raise WireError(Fault(status=403, message=message, kind="permission_error", code="model_not_allowed"))
         if tokens is None:
             tokens = self._tokens(call)
         if prefix is None:
@@ -353,6 +356,12 @@ class Seats:
                         self.keeper.want(command)
                 case WakeAt(at=at):
                     self._wake(at)
+
+    def _may_use(self, names: frozenset[str], model: str) -> bool:
+        if model in names:
+            return True
+        found = (self._directory.find(name) for name in names)
+        return any(served is not None and served.card.id == model for served in found)
 
     def _tokens(self, call: Call) -> int:
         """What it will hold, by its body.

@@ -112,13 +112,13 @@ class Gateway:
         self._port = self._listening.sockets[0].getsockname()[1]
 
     async def drain(self, timeout_s: float) -> int:
-        """Turn new requests away, let what is in flight finish, then end it; how many were cut.
+        """Turn away who comes and who waits for an engine, let engines finish, then cut them; how many were cut.
 
         It goes on listening meanwhile, so that late clients are told so, and the control API can be asked. A
         request that is cut gets an error in its API's shape, as an event or a line if it streams.
         """
         traffic = self._app[DESK].traffic
-        traffic.draining = True
+        traffic.drain()
         if await traffic.idle(timeout_s):
             return 0
         cut = traffic.cut()

@@ -27,7 +27,7 @@ class Limits:
             let in beyond it, up to twice as many in all, so that others' queues don't lock it out.
         max_queued_each: of one caller, where its key says nothing.
         rate_wait_s: a request may wait so long for its caller's tokens per minute.
-        aging_s: a lower priority is served at least so often.
+        aging_s: so often a lower priority has a turn, whatever waits above it.
         pass_s: so long smaller requests may pass one that doesn't fit yet; then a replica is kept free for it.
         imbalance: how much busier a replica with a cached prefix may be, as a share of its slots.
     """

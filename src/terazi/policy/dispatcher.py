@@ -113,9 +113,9 @@ class Dispatcher:
             case RequestArrived():
                 self._arrive(event, now, commands)
             case RequestFinished(id=id_, tokens=tokens):
-                self._end(id_, tokens, now, commands, finished=True)
+                self._end(id_, tokens, now, commands)
             case RequestCancelled(id=id_):
-                self._end(id_, None, now, commands, finished=False)
+                self._end(id_, None, now, commands)
             case AttemptLost(id=id_):
                 self._lose(id_, now, commands)
             case ReplicaChanged():
@@ -202,7 +202,7 @@ class Dispatcher:
             return TurnAway(id=event.id, why=Why.DEADLINE, message=_LATE)
         return None
 
-    def _end(self, id_: str, tokens: int | None, now: float, commands: list[Command], *, finished: bool) -> None:
+    def _end(self, id_: str, tokens: int | None, now: float, commands: list[Command]) -> None:
         request = self._requests.pop(id_, None)
         if request is None:
             return
@@ -214,8 +214,7 @@ class Dispatcher:
         else:
             self._release(request, account)
             account.pay(line.queue.band_of(request).settle(request, tokens), now)
-            if finished and tokens is not None:
-                line.pace.served(now - request.seated_at)
+            line.pace.served(now - request.seated_at)
         self._settle_down(line, account, now, commands)
 
     def _lose(self, id_: str, now: float, commands: list[Command]) -> None:

@@ -16,7 +16,7 @@ class Pace:
     """One model.
 
     Args:
-        service_s: of one request in an engine, exponentially weighted; None if none has been completed.
+        service_s: that a request has its slot, exponentially weighted, however it ends; None if none has ended yet.
         opening_s: from the first request for it to an engine that takes it, likewise.
         wanted_at: since when requests have waited without an engine.
     """
@@ -26,7 +26,7 @@ class Pace:
     wanted_at: float | None = None
 
     def served(self, took_s: float) -> None:
-        """A request was completed after *took_s* in an engine."""
+        """A request has left its engine after *took_s*."""
         self.service_s = _mean(self.service_s, took_s)
 
     def opened(self, now: float) -> None:

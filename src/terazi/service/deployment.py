@@ -18,7 +18,7 @@ from terazi.gateway.backend import HeldMemory, ModelCard
 from terazi.gateway.in_flight import InFlight
 from terazi.memory.bill import HOST
 from terazi.placement.plan import Plan
-from terazi.policy.lifecycle import State
+from terazi.policy.lifecycle import Limits, State
 from terazi.policy.lifecycle_messages import Phase
 from terazi.policy.progress import Patience
 from terazi.service.config import LlamaCppTable
@@ -96,6 +96,8 @@ class Deployment:
             bytes_seen=lambda: self._flight.bytes_seen,
             patience=Patience(silent_s=limits.stuck_s),
             on_change=lambda state: on_change(self, state),
+            # one more try by itself; after that it is the keeper's to say when, and to whom it is told
+            limits=Limits(max_load_failures=2),
         )
 
     @property

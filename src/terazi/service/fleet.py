@@ -161,7 +161,7 @@ class Fleet:
             slot = Slot(unit, model.planned, log_path=path, lock=lock)
             model.slots.append(slot)
             self._slots[unit] = slot
-            self.tell(slot.known(model.wish))
+            self.tell(slot.known(model.wish, stopped=model.stopped))
             self._tell_seats(slot.replica(open_=False))
 
     @staticmethod
@@ -186,7 +186,7 @@ class Fleet:
         """Its wish has changed in names and terms only."""
         model.renamed()
         for slot in model.slots:
-            self.tell(slot.known(model.wish))
+            self.tell(slot.known(model.wish, stopped=model.stopped))
 
     def remove(self, model: FleetModel) -> None:
         """Serve it no more: who waits is turned away, who is being answered is answered."""
@@ -223,13 +223,26 @@ class Fleet:
         for slot in model.slots:
             self.tell(UnloadAsked(unit=slot.unit, reason=reason))
 
-    def close(self, model: FleetModel, reason: str) -> None:
-        """It takes no requests until ``reopen``."""
+    def stop_model(self, model: FleetModel) -> None:
+        """It takes no requests, and is unloaded once it is idle, until a person loads it."""
+        model.stopped = True
+        self.reterm(model)
+        self._close(model, f"{model.name} was stopped; terazi load {model.name} brings it back")
+        self.let_go(model, "it was stopped")
+
+    def load_model(self, model: FleetModel) -> None:
+        """It takes requests, and is loaded now; idle ones may go for it."""
+        if model.stopped:
+            model.stopped = False
+            self.reterm(model)
+        self._reopen(model)
+        self.ask(model)
+
+    def _close(self, model: FleetModel, reason: str) -> None:
         model.closed = reason
         self._tell_seats(ModelClosed(model=model.name, reason=reason))
 
-    def reopen(self, model: FleetModel) -> None:
-        """It takes requests again."""
+    def _reopen(self, model: FleetModel) -> None:
         if model.closed is not None:
             model.closed = None
             self._tell_seats(ModelOpened(model=model.name))
@@ -350,8 +363,8 @@ class Fleet:
             case CloseModel(model=model, reason=reason, again_at=again_at):
                 self._model_failed(model, reason, again_at)
             case OpenModel(model=model):
-                if model in self.models:
-                    self.reopen(self.models[model])
+                if model in self.models and not self.models[model].stopped:
+                    self._reopen(self.models[model])
             case Measure():
                 self._begin(self._measure())
             case WakeAt(at=at):
@@ -386,7 +399,7 @@ class Fleet:
         left = None if again_at is None else again_at - asyncio.get_running_loop().time()
         later = "" if left is None else f"; it is tried again in {left:.0f} s"
         _log.warning("%s can't be served: %s%s", name, reason, later)
-        self.close(model, f"{name} can't be served now: {reason}{later}")
+        self._close(model, f"{name} can't be served now: {reason}{later}")
 
     # ---- the work
 
@@ -466,14 +479,14 @@ class Fleet:
                 )
                 if not found.free:
                     _log.warning("%s: %s", slot.unit, found.sentence())
-        slot.smaller = None
+        slot.smaller, slot.deployment = None, None
         self.tell(UnitUnloaded(unit=slot.unit))
         if self._keeper.residence(slot.unit) is None:
             self._dispose(slot)
         else:
             model = self.models.get(slot.planned.name)
             if model is not None:
-                self.tell(slot.known(model.wish))
+                self.tell(slot.known(model.wish, stopped=model.stopped))
 
     async def _plan_again(self, slot: Slot, room: Mapping[str, int]) -> None:
         wish, name = slot.planned.wish, slot.planned.name
@@ -489,7 +502,7 @@ class Fleet:
         if model is not None and slot in model.slots:
             slot.smaller = planned
             _log.info("%s is planned again, with less memory: %s", slot.unit, planned.plan.id)
-            self.tell(slot.known(model.wish))
+            self.tell(slot.known(model.wish, stopped=model.stopped))
 
     async def _measure(self) -> None:
         """What is free now; again if a unit came or went meanwhile."""

@@ -54,15 +54,15 @@ class Slot:
         """Bytes per device."""
         return needs_of(self.now.plan.devices, self.now.weighing.machine)
 
-    def known(self, wish: Wish) -> UnitKnown:
-        """What the keeper is told about it."""
+    def known(self, wish: Wish, *, stopped: bool = False) -> UnitKnown:
+        """What the keeper is told about it. A pinned model that a person has stopped isn't brought back."""
         guess = _START_S + self.planned.weighing.spec.file_bytes / _LOAD_BYTES_PER_S
         return UnitKnown(
             unit=self.unit,
             model=self.planned.name,
             needs=self.needs(),
             load_s=self.load_s or guess,
-            pinned=wish.pinned,
+            pinned=wish.pinned and not stopped,
             idle_s=wish.idle_s,
             priority=wish.priority,
         )
@@ -106,6 +106,8 @@ class FleetModel:
         self.retired: list[Slot] = []
         #: Why it takes no requests; None if it does.
         self.closed: str | None = None
+        #: By a person, until it is loaded by one.
+        self.stopped = False
         self.card = self._card()
 
     def _card(self) -> ModelCard:

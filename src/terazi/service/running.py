@@ -15,15 +15,18 @@ from typing import Any
 import psutil
 
 from terazi.engines.llama_cpp.binary import Binary, ListedDevice
-from terazi.errors import TeraziError, UsageError
+from terazi.errors import ServiceError, TeraziError, UsageError
 from terazi.gateway.access import Keyring
+from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
+from terazi.gateway.backend import READY
 from terazi.gateway.seats import Seats
 from terazi.gateway.server import Gateway
 from terazi.hardware.machine import Machine
 from terazi.hardware.probe import load_catalogue, read_process_memory
 from terazi.memory.llama_cpp.settings import BUILD
 from terazi.policy.dispatcher import Limits
+from terazi.policy.residency_state import Residence
 from terazi.service.beacon import Beacon, light
 from terazi.service.config import read_config
 from terazi.service.curator import Curator
@@ -33,6 +36,7 @@ from terazi.service.fleet import Fleet, Yard
 from terazi.service.fleet_model import FleetModel
 from terazi.service.keys import callers
 from terazi.service.library import ModelLibrary
+from terazi.service.observing import observing
 from terazi.service.paces import watch
 from terazi.service.paths import cache_dir, state_dir
 from terazi.service.planning import Planning, plan_together
@@ -114,39 +118,25 @@ class Service:
             self._stopping.set()
             return
         found = self._named(model)
-        if list(fleet.models.values()) == [found] and not fleet.attached:
+        if not fleet.attached and all(other.stopped or other is found for other in fleet.models.values()):
             self._stopping.set()  # the last one takes the service with it
             return
-        fleet.close(found, f"{found.name} was stopped; terazi load {found.name} brings it back")
-        await self._unloaded(found, "it was stopped")
+        fleet.stop_model(found)
+        while any(fleet.residence(slot) not in {Residence.COLD, None} for slot in found.slots):
+            await fleet.changed.wait()
 
     async def load(self, model: str) -> None:
         """Bring *model* into memory; idle ones may go for it. Returns when it answers.
 
         Raises:
             UsageError: no such model.
-            TeraziError: it can't be loaded now.
+            ServiceError: it can't be loaded now; the message says why.
         """
         fleet, found = self._the_fleet(), self._named(model)
-        fleet.reopen(found)
-        fleet.ask(found)
-        while found.state != "ready":
+        fleet.load_model(found)
+        while found.state != READY:
             if found.closed is not None:
-                raise UsageError(found.closed, hint="see: terazi ps, and terazi logs")
-            await fleet.changed.wait()
-
-    async def unload(self, model: str) -> None:
-        """Take *model* out of memory once its requests are done; the next request brings it back.
-
-        Raises:
-            UsageError: no such model.
-        """
-        await self._unloaded(self._named(model), "it was asked to go")
-
-    async def _unloaded(self, model: FleetModel, reason: str) -> None:
-        fleet = self._the_fleet()
-        fleet.let_go(model, reason)
-        while any(fleet.residence(slot) not in {"cold", None} for slot in model.slots):
+                raise ServiceError(found.closed, hint="see: terazi ps, and terazi logs")
             await fleet.changed.wait()
 
     async def reload(self) -> list[str]:
@@ -224,8 +214,12 @@ class Service:
         Raises:
             RefusedError, EngineError, ServiceError, UsageError, ModelFileError
         """
-        request = self._request
         state = state_dir()
+        async with observing(state, self._reporter.say) as readers:
+            await self._run(state, readers)
+
+    async def _run(self, state: Path, readers: Sequence[Reader]) -> None:
+        request = self._request
         for swept in (s for s in sweep_orphans(str(state)) if s.killed):
             self._reporter.say(f"stopped an engine that an earlier run had left behind: pid {swept.pid}")
         keyring = Keyring(digests=callers(self._config, os.environ, api_key=request.api_key))
@@ -259,6 +253,7 @@ class Service:
                 allowed_origins=table.allowed_origins,
                 ready_wait_s=table.ready_wait_s,
                 library=library,
+                readers=readers,
             )
             gateway = Gateway(app, request.host, request.port)
             try:

@@ -6,34 +6,15 @@ The engine is the fake: it has slots, and takes a fixed time for each token, so 
 import asyncio
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
 
 from dispatch_world import jain
-from serving import CARD, StubBackend, StubDirectory, client_of, fake_engine, gateway_over, running
+from queueing import TOKEN_S, shared_engine
+from serving import CARD, client_of
 from terazi.gateway.call import Caller
-from terazi.gateway.seats import Seats
 from terazi.gateway.server import Gateway
-from terazi.policy.dispatch_messages import ReplicaChanged
-
-TOKEN_S = 0.01
-
-
-@asynccontextmanager
-async def shared_engine(slots: int, *callers: Caller) -> AsyncIterator[Gateway]:
-    """One engine with *slots* behind the gateway, and a key for each of *callers*: ``key-of-NAME``."""
-    engine = fake_engine("-np", str(slots), "--fake-tokens", "1000", "--fake-token-delay-s", str(TOKEN_S))
-    async with running(engine):
-        backend = StubBackend(engine.port)
-        seats = Seats(StubDirectory([backend]))
-        seats.tell(ReplicaChanged(replica=backend.replica, model=CARD.id, open=True, slots=slots))
-        keys = {f"key-of-{caller.name}": caller for caller in callers}
-        async with gateway_over(backend, seats=seats, keys=keys) as gateway:
-            yield gateway
-        seats.close()
 
 
 @dataclass
@@ -88,14 +69,14 @@ async def share(gateway: Gateway, seconds: float, *clients: Client) -> None:
 
 async def test_a_single_request_beside_a_hundred_is_answered_within_twice_the_time_of_an_idle_system() -> None:
     """From the first byte sent to the last one received. A slot has to become free first: one service time."""
-    async with shared_engine(4, Caller(name="hog"), Caller(name="one")) as gateway:
+    async with shared_engine(4, Caller(name="hog"), Caller(name="one")) as place:
         alone = Client("one", 1, output=20)
-        await share(gateway, 2.0, alone)
+        await share(place.gateway, 2.0, alone)
         idle = statistics.median(alone.took)
         assert 20 * TOKEN_S <= idle < 2 * 20 * TOKEN_S
 
         hog, one = Client("hog", 100, output=20), Client("one", 1, output=20, pause_s=0.05)
-        await share(gateway, 6.0, hog, one)
+        await share(place.gateway, 6.0, hog, one)
         assert len(one.took) >= 10
         assert statistics.median(one.took) <= 2 * idle
         assert max(one.waited) <= 1.5 * idle, "no place in the queue behind anybody else"
@@ -104,34 +85,34 @@ async def test_a_single_request_beside_a_hundred_is_answered_within_twice_the_ti
 
 async def test_ten_at_once_against_one_at_a_time_share_evenly() -> None:
     """litellm#18128: one user's ten requests shall not take ten elevenths of the engine."""
-    async with shared_engine(1, Caller(name="ten"), Caller(name="one")) as gateway:
+    async with shared_engine(1, Caller(name="ten"), Caller(name="one")) as place:
         ten, one = Client("ten", 10, output=8), Client("one", 1, output=8)
-        await share(gateway, 5.0, ten, one)
+        await share(place.gateway, 5.0, ten, one)
         assert one.tokens >= 0.85 * ten.tokens
 
 
 async def test_equal_weights_share_tokens_equally() -> None:
     """Four callers with 4 to 32 requests open, of 8 to 40 tokens each."""
     shapes = {"a": (4, 40), "b": (8, 20), "c": (16, 10), "d": (32, 8)}
-    async with shared_engine(4, *(Caller(name=name) for name in shapes)) as gateway:
+    async with shared_engine(4, *(Caller(name=name) for name in shapes)) as place:
         clients = [Client(name, open_, output=output) for name, (open_, output) in shapes.items()]
-        await share(gateway, 8.0, *clients)
+        await share(place.gateway, 8.0, *clients)
         assert jain([float(client.tokens) for client in clients]) >= 0.95
 
 
 async def test_weights_are_honoured_within_a_tenth() -> None:
     """Weights 1, 2 and 4: each caller's tokens by its weight are within 10 % of the mean."""
     weights = {"one": 1.0, "two": 2.0, "four": 4.0}
-    async with shared_engine(8, *(Caller(name=n, weight=w) for n, w in weights.items())) as gateway:
+    async with shared_engine(8, *(Caller(name=n, weight=w) for n, w in weights.items())) as place:
         clients = [Client(name, 16, output=10) for name in weights]
-        await share(gateway, 8.0, *clients)
+        await share(place.gateway, 8.0, *clients)
         per_weight = [client.tokens / weights[client.name] for client in clients]
         mean = sum(per_weight) / 3
         assert all(abs(got - mean) <= 0.1 * mean for got in per_weight), per_weight
 
 
 async def test_an_open_service_shares_by_the_names_that_users_give() -> None:
-    async with shared_engine(1) as gateway, client_of(gateway) as session:
+    async with shared_engine(1) as place, client_of(place.gateway) as session:
         body = {"model": CARD.id, "messages": [{"role": "user", "content": "weigh"}], "max_tokens": 10}
 
         async def ask(user: str) -> tuple[str, float]:

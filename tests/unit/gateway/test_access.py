@@ -1,5 +1,7 @@
 """Who may speak to the gateway."""
 
+import hashlib
+
 import pytest
 
 from terazi.errors import UsageError
@@ -126,3 +128,12 @@ def test_without_keys_everybody_is_local_and_may_have_a_name(user: str, name: st
         found = ring.caller({spelling: user, "x-api-key": "whatever"})
         assert found is not None
         assert found.name == name
+
+
+def test_keys_may_come_as_digests_and_be_replaced_while_it_is_in_use() -> None:
+    ann, ben = Caller(name="ann"), Caller(name="ben")
+    ring = Keyring(digests={hashlib.sha256(b"key-of-ann").hexdigest(): ann})
+    assert ring.caller({"x-api-key": "key-of-ann"}) is ann
+    ring.replace({"key-of-ben": ben})
+    assert ring.caller({"x-api-key": "key-of-ann"}) is None
+    assert ring.caller({"x-api-key": "key-of-ben"}) is ben
