@@ -7,7 +7,7 @@ whoever gives up waiting for them.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Protocol
 from terazi.engines.llama_cpp.binary import Binary
 from terazi.errors import TeraziError
 from terazi.gateway.backend import Served, find_served
+from terazi.gateway.figures import Figure
 from terazi.hardware.machine import Machine
 from terazi.hardware.probe import read_process_memory
 from terazi.policy.dispatch_messages import ModelClosed, ModelOpened, ReplicaChanged, ReplicaGone, WantModel
@@ -51,6 +52,7 @@ from terazi.service.attached import AttachedModel
 from terazi.service.cards import slug
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment
+from terazi.service.engine_counts import EngineCounts, memory_figures
 from terazi.service.fleet_model import FleetModel, Slot
 from terazi.service.planning import Planned, plan_one
 from terazi.service.room import Holding, free_for_models, with_room
@@ -119,6 +121,7 @@ class Fleet:
         self._stepping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.changed = asyncio.Event()
+        self._counts = EngineCounts()
 
     # ---- Directory, Keeper
 
@@ -138,6 +141,11 @@ class Fleet:
                     model=wanted.model, waiting=wanted.waiting, since=wanted.since, priority=wanted.priority
                 )
             )
+
+    def figures(self) -> Iterator[Figure]:
+        """What the metrics show of engines."""
+        yield from self._counts.figures()
+        yield from memory_figures(self.deployments())
 
     def deployments(self) -> list[Deployment]:
         """All engines that were started, running or not."""
@@ -351,6 +359,7 @@ class Fleet:
                 self._begin(self._load(self._slots[unit]))
             case Unload(unit=unit, reason=reason):
                 _log.info("%s is unloaded: %s", unit, reason)
+                self._counts.unloaded(self._slots[unit].planned.name, reason)
                 self._open(self._slots[unit], open_=False)
                 self._begin(self._unload(self._slots[unit]))
             case Close(unit=unit, reason=reason):
@@ -432,6 +441,7 @@ class Fleet:
         loop = asyncio.get_running_loop()
         if state.phase is Phase.READY:
             slot.load_s = loop.time() - slot.began
+            self._counts.loaded(slot.planned.name, slot.load_s)
             self.tell(UnitLoaded(unit=slot.unit, took_s=slot.load_s))
             if self._keeper.residence(slot.unit) is Residence.READY:
                 self._open(slot, open_=True)
@@ -440,6 +450,7 @@ class Fleet:
             return
         elif state.phase is Phase.FAILED and state.ended:
             self._open(slot, open_=False)
+            self._counts.load_failed(slot.planned.name)
             self.tell(
                 UnitFailed(
                     unit=slot.unit,
@@ -453,6 +464,7 @@ class Fleet:
             self._open(slot, open_=False)
             slot.began = loop.time()
             if was_ready:
+                self._counts.broke(slot.planned.name, stuck=state.stuck)
                 self.tell(UnitRestarting(unit=slot.unit))
             elif self._out_of_memory(deployment):  # again at once would only fail again: others must go first
                 self._begin(self._give_up(slot, deployment, state.reason))

@@ -254,6 +254,7 @@ class Service:
                 ready_wait_s=table.ready_wait_s,
                 library=library,
                 readers=readers,
+                sources=(seats.figures, fleet.figures),
             )
             gateway = Gateway(app, request.host, request.port)
             try:
