@@ -1,8 +1,8 @@
 """What a model can be asked for, in Ollama's words, by its header alone.
 
-The rules are Ollama's (``server/images.go``, ``Model.Capabilities``): a pooling type makes it an embedding model, and
-its template tells the rest. Fill-in-the-middle is told by the tokens for it, since llama-server's ``/infill`` (b11434,
-``server-context.cpp``) refuses a vocabulary without them.
+The rules are Ollama's (``server/images.go``, ``Model.Capabilities``): a pooling type makes it an embedding model,
+and its template tells the rest. Fill-in-the-middle is told by the tokens for it, since llama-server's ``/infill``
+refuses a vocabulary without them (b11434, ``server-context.cpp``).
 """
 
 from collections.abc import Mapping

@@ -6,6 +6,7 @@ from terazi.models.capabilities import capabilities
 
 QWEN3 = "{%- if tools %}<tools>{% endif %}{% if enable_thinking is false %}<think></think>{% endif %}"
 TEMPLATE = "tokenizer.chat_template"
+BOTH: dict[str, object] = {TEMPLATE: QWEN3, "tokenizer.ggml.fim_pre_token_id": 1}
 
 
 @pytest.mark.parametrize(
@@ -14,11 +15,7 @@ TEMPLATE = "tokenizer.chat_template"
         ({}, "llama", ("completion",)),
         ({TEMPLATE: "{{ messages }}"}, "llama", ("completion",)),
         ({TEMPLATE: QWEN3}, "qwen3", ("completion", "tools", "thinking")),
-        (
-            {TEMPLATE: QWEN3, "tokenizer.ggml.fim_pre_token_id": 1},
-            "qwen3",
-            ("completion", "tools", "insert", "thinking"),
-        ),
+        (BOTH, "qwen3", ("completion", "tools", "insert", "thinking")),
         ({"tokenizer.ggml.prefix_token_id": 1}, "starcoder2", ("completion", "insert")),
         ({"bert.pooling_type": 2, TEMPLATE: QWEN3}, "bert", ("embedding",)),
         ({"qwen3.pooling_type": 3}, "qwen3", ("embedding",)),
