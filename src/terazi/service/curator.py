@@ -187,6 +187,10 @@ class Curator:
         """The served model that *name* means."""
         return self._fleet.find(name)
 
+    async def check_model(self, source: str) -> None:
+        """As ``Shelf`` has it."""
+        await self._plan_new(Wish(source=source))
+
     async def add_model(self, source: str, *, names: Sequence[str]) -> str:
         """As ``Shelf`` has it."""
         async with self._changing:
