@@ -154,6 +154,18 @@ async def test_a_pull_tells_how_far_it_is_and_serves_the_model(
     assert again.find(NAME) is not None
 
 
+@pytest.mark.parametrize("token", [None, "hf_secret"])
+async def test_a_token_goes_to_the_hub_if_there_is_one(
+    hub: FakeHub, library: ModelLibrary, token: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
+    assert (await steps_of(library, "hf.co/org/repo:Q8_0"))[-1].status == "success"
+    assert {seen.authorization for seen in hub.seen} == {None if token is None else f"Bearer {token}"}
+
+
 async def test_two_pulls_share_one_download_which_ends_with_the_last(hub: FakeHub, library: ModelLibrary) -> None:
     hub.behaviour.pause_s = 0.05
     first, second = library.pull(NAME, local=True), library.pull(NAME, local=True)
