@@ -364,7 +364,9 @@ def _gone(state: State, reason: str, now: float, *, outside: bool = False) -> tu
     )
     if state.stop_wanted:
         return _settle(gone, Phase.STOPPED, "stopped")
-    load_failures = state.load_failures + 1 if loading else state.load_failures
+    spent_until = max(now, state.quick_spent_until) + state.limits.quick_every_s
+    quick = outside and spent_until <= now + state.limits.quick_restarts * state.limits.quick_every_s
+    load_failures = state.load_failures + 1 if loading and not quick else state.load_failures
     failed = replace(gone, load_failures=load_failures, phase=Phase.FAILED, reason=reason)
     news: Commands = () if state.phase is Phase.FAILED else (Announce(phase=Phase.FAILED, reason=reason),)
     never = state.retry is Retry.NEVER and not state.was_ready
@@ -372,8 +374,7 @@ def _gone(state: State, reason: str, now: float, *, outside: bool = False) -> tu
         if load_failures > 1:
             failed = replace(failed, reason=f"{reason} (attempt {load_failures})")
         return replace(failed, failures=state.failures + 1), news
-    spent_until = max(now, state.quick_spent_until) + state.limits.quick_every_s
-    if outside and spent_until <= now + state.limits.quick_restarts * state.limits.quick_every_s:
+    if quick:
         failed, pause = replace(failed, quick_spent_until=spent_until), 0.0
     else:
         failed = replace(failed, failures=state.failures + 1)

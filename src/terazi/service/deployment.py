@@ -26,6 +26,7 @@ from terazi.service.live import live_figures
 from terazi.service.weighing import Weighing
 from terazi.supervisor.health import EngineClient
 from terazi.supervisor.runner import EngineRunner
+from terazi.supervisor.vitals import DeviceMemory
 from terazi.telemetry.reconciliation import ProcessMemory, Reconciliation, to_json
 
 
@@ -41,6 +42,7 @@ class Deployment:
         limits: patience.
         on_change: is told each change of phase.
         on_use: is told when its requests in flight become more or fewer.
+        device_memory: what the driver last counted for a process, for what is kept of a crash.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Deployment:
         limits: LlamaCppTable,
         on_change: Callable[["Deployment", State], None] = lambda *_: None,
         on_use: Callable[["Deployment"], None] = lambda _: None,
+        device_memory: DeviceMemory | None = None,
     ) -> None:
         self.weighing = weighing
         self.plan = plan
@@ -95,6 +98,7 @@ class Deployment:
             requests=self._flight.recent,
             bytes_seen=lambda: self._flight.bytes_seen,
             patience=Patience(silent_s=limits.stuck_s),
+            device_memory=device_memory,
             on_change=lambda state: on_change(self, state),
             # one more try by itself; after that it is the keeper's to say when, and to whom it is told
             limits=Limits(max_load_failures=2),
@@ -129,6 +133,15 @@ class Deployment:
     def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
         """Count a request while it is with the engine."""
         return self._flight.tracking(request)
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether nothing that its last process was doing can have been the cause of its end."""
+        return self.runner.ended_from_outside
+
+    async def why_lost(self) -> str | None:
+        """How its engine ended just now, for the client of a request that it had; None if nobody knows."""
+        return await self.runner.why_lost()
 
     async def ready(self) -> None:
         """Wait until the engine answers; raises EngineError if it won't."""

@@ -59,6 +59,7 @@ from terazi.service.room import Holding, free_for_models, with_room
 from terazi.supervisor.freed import freed
 from terazi.supervisor.log import claim
 from terazi.supervisor.process import resident
+from terazi.supervisor.vitals import DeviceMemory
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +87,7 @@ class Yard:
         look: this machine as it is now, as the engine sees it. It may block.
         run_dir: where records and logs are kept.
         on_ready: told of each start that succeeded.
+        device_memory: what the driver last counted for a process.
         price_per_kwh: for forecasts.
     """
 
@@ -93,6 +95,7 @@ class Yard:
     look: Callable[[], Machine]
     run_dir: Path
     on_ready: Callable[[Deployment], None] = lambda _: None
+    device_memory: DeviceMemory | None = None
     price_per_kwh: float | None = None
 
 
@@ -431,6 +434,7 @@ class Fleet:
             limits=self._config.engines.llama_cpp,
             on_change=partial(self._engine_changed, slot),
             on_use=lambda deployment: self.tell(UnitUsed(unit=slot.unit, in_flight=deployment.in_flight)),
+            device_memory=self._yard.device_memory,
         )
         slot.deployment.runner.start()
 
@@ -483,11 +487,11 @@ class Fleet:
         deployment = slot.deployment
         if deployment is not None:
             await asyncio.sleep(_SETTLE_S)
-            pid = deployment.runner.pid
+            pids = deployment.runner.pids
             await deployment.runner.stop(drain_s=self._config.service.drain_s)
-            if pid is not None:
+            if pids:
                 found = await freed(
-                    (pid,), timeout_s=self._config.memory.free_wait_s, device_memory=read_process_memory
+                    pids, timeout_s=self._config.memory.free_wait_s, device_memory=read_process_memory
                 )
                 if not found.free:
                     _log.warning("%s: %s", slot.unit, found.sentence())

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from terazi.hardware.probe import Pressure, read_cards, read_pressure
+from terazi.hardware.probe import Pressure, read_pressure
 from terazi.hardware.probe.pressure import page_bytes
 from terazi.policy.guard import State, step
 from terazi.policy.guard_messages import (
@@ -54,6 +54,10 @@ class Relief(Protocol):
         """Drain the model that holds most there, and start it with *need* bytes less."""
         ...
 
+    def calm(self) -> None:
+        """There is no pressure: said with each look."""
+        ...
+
 
 class Guard:
     """One for the service.
@@ -64,6 +68,7 @@ class Guard:
         state_dir: whose disk is watched.
         root: below which ``proc`` and ``sys`` are; for tests.
         cards: asks for the accelerators; it may block.
+        moving: whether a model is being loaded or unloaded: then what is free on a card says nothing.
     """
 
     def __init__(
@@ -73,15 +78,17 @@ class Guard:
         *,
         state_dir: Path,
         root: str = "/",
-        cards: Callable[[], Mapping[str, Card]] | None = None,
+        cards: Callable[[], Mapping[str, Card]],
         cards_every_s: float = CARDS_EVERY_S,
+        moving: Callable[[], bool] = lambda: False,
     ) -> None:
         self._every_s = table.every_s
         self._relief = relief
         self._state_dir = state_dir
         self._root = root
-        self._ask_cards = cards or cards_of_driver
+        self._ask_cards = cards
         self._cards_every_s = cards_every_s
+        self._moving = moving
         self._state = State(terms=terms(table))
         self._cards: Mapping[str, Card] = {}
         self._cards_at = 0.0
@@ -113,12 +120,16 @@ class Guard:
         if now - self._cards_at >= self._cards_every_s or not self._cards_at:
             self._cards_at = now
             self._cards = await asyncio.to_thread(self._ask_cards)
+            if self._moving():
+                self._spare.clear()
             for device, card in self._cards.items():
                 if card.free_bytes is not None:
                     self._spare.setdefault(device, card.free_bytes)
         self._state, commands = step(self._state, self._sample(now))
         for command in commands:
             self._execute(command)
+        if self._state.stage is Stage.OPEN:
+            self._relief.calm()
 
     def _execute(self, command: Command) -> None:
         match command:
@@ -192,21 +203,6 @@ def terms(table: GuardTable) -> Terms:
         step_s=3 * table.every_s,
         throttled_s=THROTTLED_S,
     )
-
-
-def cards_of_driver() -> dict[str, Card]:
-    """NVIDIA's cards as the driver says now; none without one."""
-    report = read_cards()
-    return {
-        f"CUDA{place}": Card(
-            total_bytes=gpu.memory_total_bytes,
-            free_bytes=gpu.memory_free_bytes,
-            temperature_c=None if gpu.temperature_c is None else float(gpu.temperature_c),
-            throttled=gpu.slowed is True,
-        )
-        for place, gpu in enumerate(() if report is None else report.gpus)
-        if gpu.memory_total_bytes
-    }
 
 
 def _disk_free(folder: Path) -> int | None:

@@ -31,9 +31,11 @@ from terazi.service.beacon import Beacon, light
 from terazi.service.config import read_config
 from terazi.service.curator import Curator
 from terazi.service.deployment import Deployment
+from terazi.service.driver import Driver
 from terazi.service.engine_view import as_engine_sees
 from terazi.service.fleet import Fleet, Yard
 from terazi.service.fleet_model import FleetModel
+from terazi.service.guard import Guard
 from terazi.service.keys import callers
 from terazi.service.library import ModelLibrary
 from terazi.service.observing import observing
@@ -42,6 +44,7 @@ from terazi.service.paths import cache_dir, state_dir
 from terazi.service.planning import Planning, plan_together
 from terazi.service.power import power_terms, with_power
 from terazi.service.records import keep, with_records
+from terazi.service.relief import FleetRelief
 from terazi.service.reload import watch_file
 from terazi.service.room import free_for_models, with_room
 from terazi.service.up_request import Reporter, UpRequest
@@ -86,6 +89,7 @@ class Service:
         self._started = time.monotonic()
         self._url = ""
         self._problem: str | None = None
+        self._guard: Guard | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     # ---- Control
@@ -227,11 +231,13 @@ class Service:
         beacon: Path | None = None
         with self._signals():
             binary, devices = await self._engine()
+            driver = Driver()
             yard = Yard(
                 binary=binary,
                 look=partial(self._look, binary, devices),
                 run_dir=state,
                 on_ready=self._became_ready,
+                device_memory=driver.memory_of,
                 price_per_kwh=request.price_per_kwh,
             )
             planning = self._plan(yard)
@@ -257,6 +263,8 @@ class Service:
                 sources=(seats.figures, fleet.figures),
             )
             gateway = Gateway(app, request.host, request.port)
+            relief = FleetRelief(fleet, seats, yard.look, price_per_kwh=request.price_per_kwh)
+            guarding = self._guarding(relief, state, driver)
             try:
                 await gateway.start()
                 self._url = gateway.address
@@ -266,10 +274,22 @@ class Service:
             finally:
                 if any(d.state != "stopped" for d in fleet.deployments()):
                     self._reporter.say("draining, then stopping the engine (again to stop at once)")
+                guarding.cancel()
+                await asyncio.gather(guarding, return_exceptions=True)
+                await relief.close()
                 await self._shut_down(gateway, seats, library)
                 if beacon is not None:
                     with contextlib.suppress(OSError):
                         beacon.unlink(missing_ok=True)
+
+    def _guarding(self, relief: FleetRelief, state: Path, driver: Driver) -> "asyncio.Future[None]":
+        """Watch memory, heat and disk from now on, unless the configuration has none of it."""
+        if not self._config.guard.enabled:
+            return asyncio.ensure_future(asyncio.sleep(0))
+        self._guard = Guard(
+            self._config.guard, relief, state_dir=state, cards=driver.cards, moving=lambda: self._the_fleet().moving
+        )
+        return asyncio.ensure_future(self._guard.run())
 
     def _look(self, binary: Binary, devices: Sequence[ListedDevice] | None) -> Machine:
         return as_engine_sees(find_machine(None), binary, devices, load_catalogue())[0]
@@ -362,6 +382,8 @@ class Service:
 
     def _became_ready(self, deployment: Deployment) -> None:
         """After each start, a restart too."""
+        if self._guard is not None:
+            self._guard.settled()
         self._do(self._reconcile(deployment))
 
     def _do(self, work: Any) -> None:

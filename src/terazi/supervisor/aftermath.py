@@ -41,8 +41,10 @@ class Aftermath:
         self._deaths: deque[Death] = deque(maxlen=8)
         self._began_s = 0.0
         self._died = asyncio.Event()
-        #: The requests that it had when it was found stuck; None if it wasn't.
-        self.held: tuple[str, ...] | None = None
+        self._held: tuple[str, ...] | None = None
+        self._frozen = False
+        #: The process and what it had started, when it was last looked at.
+        self.pids: tuple[int, ...] = ()
 
     @property
     def deaths(self) -> tuple[Death, ...]:
@@ -52,13 +54,17 @@ class Aftermath:
     def begin(self) -> None:
         """Another process is started."""
         self._curve.clear()
-        self._began_s, self.held = time.time(), None
+        self._began_s, self._held, self._frozen, self.pids = time.time(), None, False, ()
+
+    def stuck(self, requests: tuple[str, ...], *, frozen: bool) -> None:
+        """It is killed for being stuck, with *requests* in it; *frozen*: the system had stopped it."""
+        self._held, self._frozen = requests, frozen
 
     async def sample(self, process: EngineProcess) -> None:
         """Memory, once a second; and whom the kernel had killed by then, to tell what is new at the end."""
         before = deque([process.oom_before], maxlen=3)
         while True:
-            self._curve.look(process.pid)
+            self.pids = self._curve.look(process.pid) or self.pids
             before.append(oom_kills(process.group))
             process.oom_before = before[0]
             await asyncio.sleep(VITALS_EVERY_S)
@@ -66,8 +72,8 @@ class Aftermath:
     async def keep(self, death: Death, phase: str) -> None:
         """One line and one file for an end that nobody asked for. A disk that is full costs the file."""
         death = replace(death, memory=self._curve.samples, began_wall_s=self._began_s, phase=phase)
-        if self.held is not None:
-            death = replace(death, requests=self.held)
+        if self._held is not None:
+            death = replace(death, requests=self._held, frozen=self._frozen)
         self._deaths.append(death)
         self._died.set()
         self._died = asyncio.Event()

@@ -35,6 +35,7 @@ class Death:
         reason: one clause, for a person.
         code, signal: how it ended; one of them is set if it could be read.
         failure: what its log says about the cause, if it was a known one.
+        frozen: the system had stopped it (SIGSTOP) when it was found stuck.
         requests: ids of the requests that it had.
         last_lines: the end of its log.
         memory: its last minutes, a sample a second.
@@ -54,11 +55,17 @@ class Death:
     code: int | None
     signal: int | None
     failure: LoadFailure | None = None
+    frozen: bool = False
     requests: tuple[str, ...] = ()
     last_lines: tuple[str, ...] = ()
     memory: tuple[MemorySample, ...] = ()
     planned: tuple[tuple[str, int], ...] = ()
     allocated: tuple[tuple[str, int], ...] | None = None
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether nothing that it was doing can have been the cause."""
+        return self.by is By.OTHERS or self.frozen
 
     def sentence(self) -> str:
         """What happened, for the log and for the client of a lost request."""
@@ -81,6 +88,7 @@ class Death:
             "by": self.by.value,
             "reason": self.reason,
             "code": self.code,
+            "frozen": self.frozen,
             "signal": None if self.signal is None else signal_name(self.signal),
             "failure": None
             if failure is None

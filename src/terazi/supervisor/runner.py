@@ -48,7 +48,7 @@ from terazi.supervisor.health import EngineClient, ProbeError
 from terazi.supervisor.log import BoundedLog
 from terazi.supervisor.process import EngineProcess, activity, free_port
 from terazi.supervisor.sweep import write_record
-from terazi.supervisor.vitals import DeviceMemory
+from terazi.supervisor.vitals import DeviceMemory, is_stopped
 from terazi.supervisor.watch import watch, watched_process
 
 if TYPE_CHECKING:
@@ -181,6 +181,16 @@ class EngineRunner:
         The answer's connection breaks some moments before the process is known to be gone, hence the wait.
         """
         return await self._after.why_lost(within_s)
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether nothing that its last process was doing can have been the cause of its end."""
+        return bool(self.deaths) and self.deaths[-1].from_outside
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process and what it has started, as last seen; after its end too, for ``freed``."""
+        return self._after.pids or (() if self._state.pid is None else (self._state.pid,))
 
     @property
     def restarts(self) -> int:
@@ -397,7 +407,7 @@ class EngineRunner:
         async with aclosing(watch(self._client, watched, self._patience)) as verdicts:
             async for verdict in verdicts:
                 if verdict.liveness is Liveness.STUCK:
-                    self._after.held = tuple(self._requests())
+                    self._after.stuck(tuple(self._requests()), frozen=is_stopped(process.pid))
                     self._tell(StuckFound(generation=generation, reason=verdict.reason))
                     return
                 if verdict.liveness is Liveness.SUSPECT:

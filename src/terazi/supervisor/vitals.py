@@ -57,9 +57,10 @@ class Curve:
         self._samples: deque[MemorySample] = deque(maxlen=kept)
         self._device_memory = device_memory
 
-    def look(self, pid: int) -> None:
-        """Take a sample of *pid* and its descendants, if it still runs."""
-        found = memory_of(family(pid))
+    def look(self, pid: int) -> tuple[int, ...]:
+        """Take a sample of *pid* and its descendants, if it still runs; who they are."""
+        pids = family(pid)
+        found = memory_of(pids)
         if found is not None:
             device = None if self._device_memory is None else self._device_memory(pid)
             self._samples.append(
@@ -72,6 +73,7 @@ class Curve:
                     device_bytes=device,
                 )
             )
+        return pids if found is not None else ()
 
     def clear(self) -> None:
         """Another process begins."""

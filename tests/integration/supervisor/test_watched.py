@@ -20,9 +20,11 @@ from terazi.engines.base import LaunchSpec
 from terazi.policy.lifecycle import Limits
 from terazi.policy.lifecycle_messages import Phase
 from terazi.policy.progress import Liveness, Patience
+from terazi.supervisor import aftermath, process
 from terazi.supervisor.crashes import KEPT, read_crashes, summary, write_crash
 from terazi.supervisor.health import EngineClient
 from terazi.supervisor.runner import EngineRunner
+from terazi.supervisor.vitals import OomKills
 from terazi.supervisor.watch import Watched, watch
 
 FAKE = Path(__file__).parents[2] / "fakes" / "engine.py"
@@ -124,6 +126,7 @@ async def test_sigstop_with_streams_in_flight_is_found_killed_and_explained(
     assert (crash["by"], crash["signal"], crash["phase"]) == ("Terazi", "SIGKILL", "stuck")
     assert crash["requests"] == ["r0", "r1", "r2"]
     assert "stopped its process" in crash["reason"]
+    assert ours.runner.ended_from_outside, "no request is to blame"
     assert crash["pid"] == pid
     assert any("model loaded" in line for line in crash["last_lines"])
     assert len(crash["memory"]) >= 2
@@ -144,6 +147,7 @@ async def test_a_hang_is_found_whether_it_answers_questions_or_not(make: Callabl
     stream = asyncio.create_task(ours.stream("r"))
     await until_async(lambda: ours.runner.restarts == 1, within_s=6)
     assert not alive(pid)
+    assert not ours.runner.ended_from_outside, "the request may be to blame"
     with suppress(aiohttp.ClientError):
         await stream
 
@@ -201,6 +205,29 @@ async def test_kills_from_outside_cost_a_load_and_no_pause(make: Callable[..., O
     assert ours.runner.state.failures == 0
 
 
+async def test_what_the_kernel_kills_for_want_of_memory_is_not_started_at_once(
+    make: Callable[..., Ours], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The count of such kills rises as the engine dies; the same engine would only be killed again."""
+    kills = [3]
+
+    def counted(group: str | None = None) -> OomKills:
+        return OomKills(engine=None if group is None else 0, service=kills[0], machine=None)
+
+    monkeypatch.setattr(process, "oom_kills", counted)
+    monkeypatch.setattr(aftermath, "oom_kills", counted)
+    ours = make()
+    pid = await ours.ready()
+    kills[0] += 1
+    os.kill(pid, signal.SIGKILL)
+    await until_async(lambda: ours.runner.state.phase is Phase.BACKING_OFF, within_s=3)
+    assert ours.runner.state.failures == 1
+    (crash,) = ours.crashes()
+    assert crash["by"] == "the kernel, for want of memory"
+    assert "memory ran out in Terazi's" in ours.runner.state.reason
+    await ours.ready()
+
+
 async def test_what_always_exits_is_given_up_and_starts_no_storm(make: Callable[..., Ours], tmp_path: Path) -> None:
     ours = make("--fake-exit-at", "loading", max_load_failures=2)
     await until_async(lambda: ours.runner.state.ended, within_s=10)
@@ -226,14 +253,14 @@ async def test_crashes_of_its_own_are_answered_more_and_more_slowly(make: Callab
 
 
 async def test_an_engine_that_others_run_is_only_marked_and_is_well_again(tmp_path: Path) -> None:
-    process = await asyncio.create_subprocess_exec(
+    engine = await asyncio.create_subprocess_exec(
         sys.executable, str(FAKE), "--port", "0", stderr=asyncio.subprocess.PIPE
     )
-    assert process.stderr is not None
+    assert engine.stderr is not None
     line = b""
     while b"listening on" not in line:
-        line = await asyncio.wait_for(process.stderr.readline(), 10)
-    draining = asyncio.create_task(process.stderr.read())
+        line = await asyncio.wait_for(engine.stderr.readline(), 10)
+    draining = asyncio.create_task(engine.stderr.read())
     client = EngineClient(line.decode().split("listening on ")[1].strip(), "")
     watched = Watched(
         probe_path="/v1/completions", probe_body='{"prompt": "1", "max_tokens": 1}', in_flight=lambda: 1
@@ -247,17 +274,17 @@ async def test_an_engine_that_others_run_is_only_marked_and_is_well_again(tmp_pa
     following = asyncio.create_task(follow())
     try:
         await until_async(lambda: seen == [Liveness.BUSY])
-        os.kill(process.pid, signal.SIGSTOP)
+        os.kill(engine.pid, signal.SIGSTOP)
         await until_async(lambda: seen[-1] is Liveness.STUCK, within_s=8)
-        assert process.returncode is None
-        os.kill(process.pid, signal.SIGCONT)
+        assert engine.returncode is None
+        os.kill(engine.pid, signal.SIGCONT)
         await until_async(lambda: seen[-1] in {Liveness.IDLE, Liveness.BUSY}, within_s=8)
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await client.close()
-        process.kill()
-        await process.wait()
+        engine.kill()
+        await engine.wait()
         await draining
 
 

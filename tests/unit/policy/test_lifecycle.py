@@ -236,6 +236,14 @@ def test_ten_kills_every_few_seconds_cost_a_load_each_and_no_pause() -> None:
     assert play.state.failures == 0
 
 
+def test_kills_in_the_middle_of_loading_are_not_the_engines_failure() -> None:
+    play = Play().at(0, LaunchRequested())
+    for generation in range(1, 7):
+        play.at(generation, ProcessSpawned(generation=generation, pid=9), killed(generation), Ticked())
+        assert play.said(Spawn)
+    assert play.state.load_failures == 0
+
+
 def test_endless_kills_are_answered_more_and_more_slowly() -> None:
     play, now, spawned = Play().at(0, LaunchRequested()), 0.0, []
     generation = 1
