@@ -74,6 +74,7 @@ def test_a_models_life(tmp_path: Path) -> None:
     assert figures[f"terazi_generation_tokens_total{of_gemma}"] == 5 + 8 + 5
     assert figures[f'terazi_model_loads_total{{model="{name}",result="ready"}}'] == 2
     assert figures[f'terazi_model_evictions_total{{model="{name}",reason="idle"}}'] == 1
+    assert figures['terazi_guard_stage{stage="open"}'] == 1
     planned = figures['terazi_memory_bytes{device="Host",kind="planned"}']
     assert figures['terazi_memory_bytes{device="Host",kind="measured"}'] == pytest.approx(planned, rel=0.2)
     log = (home / "logs" / "requests.jsonl").read_text()

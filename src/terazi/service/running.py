@@ -7,7 +7,7 @@ import os
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ from terazi.gateway.access import Keyring
 from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY
+from terazi.gateway.figures import Family, Figure
 from terazi.gateway.seats import Seats
 from terazi.gateway.server import Gateway
 from terazi.hardware.machine import Machine
 from terazi.hardware.probe import load_catalogue, read_process_memory
 from terazi.memory.llama_cpp.settings import BUILD
 from terazi.policy.dispatcher import Limits
+from terazi.policy.guard_messages import Stage
 from terazi.policy.residency_state import Residence
 from terazi.service.beacon import Beacon, light
 from terazi.service.config import read_config
@@ -260,7 +262,7 @@ class Service:
                 ready_wait_s=table.ready_wait_s,
                 library=library,
                 readers=readers,
-                sources=(seats.figures, fleet.figures),
+                sources=(seats.figures, fleet.figures, self._figures),
             )
             gateway = Gateway(app, request.host, request.port)
             relief = FleetRelief(fleet, seats, yard.look, price_per_kwh=request.price_per_kwh)
@@ -290,6 +292,12 @@ class Service:
             self._config.guard, relief, state_dir=state, cards=driver.cards, moving=lambda: self._the_fleet().moving
         )
         return asyncio.ensure_future(self._guard.run())
+
+    def _figures(self) -> Iterator[Figure]:
+        """The guard's part of the metrics: each stage, so that a graph shows when it was left again."""
+        if self._guard is not None:
+            for stage in Stage:
+                yield Figure(Family.GUARD, (stage.name.lower(),), float(stage is self._guard.stage))
 
     def _look(self, binary: Binary, devices: Sequence[ListedDevice] | None) -> Machine:
         return as_engine_sees(find_machine(None), binary, devices, load_catalogue())[0]
