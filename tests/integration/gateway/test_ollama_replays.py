@@ -20,6 +20,7 @@ import pytest
 from serving import CARD, StubBackend, client_of, fake_engine, gateway_over, running
 from terazi.gateway.account import Entry
 from terazi.gateway.app import DESK
+from terazi.gateway.call import Caller
 from terazi.gateway.library import Preset
 
 pytestmark = pytest.mark.timeout(60)
@@ -274,3 +275,15 @@ async def test_a_model_with_eyes_gets_the_picture() -> None:
         client = await stack.enter_async_context(ollama.AsyncClient(host=gateway.address))
         picture = [{"role": "user", "content": "what is this?", "images": ["aGVsbG8="]}]
         assert (await client.chat(CARD.id, picture)).message.content
+
+
+async def test_a_key_for_certain_models_changes_none() -> None:
+    keys = {"key-of-anna": Caller(name="anna", models=frozenset({CARD.id})), "key-of-bert": Caller(name="bert")}
+    library = OnePreset()
+    async with gateway_over(StubBackend(1), keys=keys, library=library) as gateway:  # type: ignore[arg-type] # as above
+        for key, refused in (("key-of-anna", True), ("key-of-bert", False)):
+            async with client_of(gateway, Authorization=f"Bearer {key}") as client:
+                for method, path in (("POST", "pull"), ("DELETE", "delete"), ("POST", "copy"), ("POST", "create")):
+                    body = {"model": "mario", "source": "a", "destination": "b", "from": "mario"}
+                    async with client.request(method, f"/api/{path}", json=body) as reply:
+                        assert (reply.status == 403) is refused, path
