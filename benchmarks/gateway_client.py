@@ -61,22 +61,15 @@ class Caller:
         self._kept: dict[int, Client] = {}
 
     async def call(self, target: Target, request: bytes) -> tuple[float, int]:
-        """One stream: seconds to its first event (a direct one's connecting included), and its events.
+        """One stream over an open connection: seconds to its first event, and its events.
 
         Raises:
             RuntimeError: it broke off.
         """
-        loop = asyncio.get_running_loop()
         client = self._kept.pop(target.port, None)
         if client is None or client.transport is None or client.transport.is_closing():
-            if target.reuse:  # connecting to a proxy is not what is measured
-                client = await connect(target)
-                began = time.perf_counter()
-            else:
-                began = time.perf_counter()
-                client = await connect(target)
-        else:
-            began = time.perf_counter()
+            client = await connect(target)
+        began = time.perf_counter()
         if not await client.ask(request):
             raise RuntimeError(f"{target.name} broke a stream off after {client.bytes} bytes")
         if target.reuse:

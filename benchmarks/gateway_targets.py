@@ -93,7 +93,9 @@ def start_engine() -> Target:
 
 def start_ours(engine: int) -> Target:
     """The gateway, journal and all."""
-    process = subprocess.Popen([sys.executable, __file__, str(engine)], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, os.environ.get("SERVE", __file__), str(engine)], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     return Target(name="terazi", port=int(process.stdout.readline()), pid=process.pid, process=process)
 

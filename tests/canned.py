@@ -1,7 +1,7 @@
 """An engine that answers every chat with the same events, and keeps what it was asked."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,13 +51,21 @@ async def canned(*events: dict[str, object], status: int = 200, done: bool = Tru
             await response.write(b"data: [DONE]\n\n")
         return response
 
+    async with answering("/v1/chat/completions", chat) as engine.port:
+        yield engine
+
+
+@asynccontextmanager
+async def answering(
+    path: str, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> AsyncIterator[int]:
+    """A server with one handler, for what is posted to *path*; its port."""
     app = web.Application()
-    app.router.add_post("/v1/chat/completions", chat)
+    app.router.add_post(path, handler)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    engine.port = runner.addresses[0][1]
     try:
-        yield engine
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield runner.addresses[0][1]
     finally:
         await runner.cleanup()

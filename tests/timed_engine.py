@@ -92,7 +92,7 @@ def bench(argv: list[str]) -> None:
     print("ggml: some line of a log")
     for depth in map(int, given["-d"].split(",")):
         for n in map(int, given["-p"].split(",")):
-            seconds = shape.step_s(n, depth, sampled=0)
+            seconds = shape.step_s(n, depth, sampled=1)  # of the last token, as llama_batch_get_one says
             samples = [round(1e9 * seconds * (slow if i % 3 == 2 else 1)) for i in range(int(given["-r"]))]
             row = {"build_commit": "unknown", "n_prompt": n, "n_gen": 0, "n_depth": depth, "n_ubatch": 512}
             print(json.dumps({**row, "samples_ns": samples}), flush=True)

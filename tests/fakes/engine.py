@@ -296,7 +296,11 @@ class Engine:
             body = json.loads(req.body or b"{}")
         except ValueError as problem:
             return await send(writer, 400, error(400, f"parse error: {problem}", "invalid_request_error"))
-        if (said := answer_text(path, body, reranks="reranking" in self.options.switches)) is not None:
+        try:
+            said = answer_text(path, body, reranks="reranking" in self.options.switches)
+        except (AttributeError, TypeError, ValueError) as problem:
+            return await send(writer, 400, error(400, f"senseless body: {problem}", "invalid_request_error"))
+        if said is not None:
             return await send(writer, *said)
         if path in {"/v1/embeddings", "/embedding", "/embeddings"}:
             return await self.embed(body, writer, native=not path.startswith("/v1"))
@@ -364,9 +368,13 @@ class Engine:
         """One answer, streamed or whole; notices a client that goes away."""
         self.serial += 1
         limit = body.get("max_tokens", body.get("max_completion_tokens", body.get("n_predict")))
+        try:
+            prompt = render(body)
+        except (AttributeError, TypeError, ValueError) as problem:
+            return await send(writer, 400, error(400, f"senseless messages: {problem}", "invalid_request_error"))
         job = Job(
             id=f"chatcmpl-{self.serial}",
-            prompt=render(body),
+            prompt=prompt,
             max_tokens=int(limit) if isinstance(limit, int) and limit >= 0 else None,
             stream=body.get("stream") is True,
             usage=isinstance(o := body.get("stream_options"), dict) and o.get("include_usage") is True,

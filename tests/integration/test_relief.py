@@ -21,13 +21,14 @@ from terazi.memory.workload import Workload
 from terazi.policy.guard_messages import Stage
 from terazi.service.config import Config
 from terazi.service.config_guard import GuardTable
-from terazi.service.fleet import Fleet, Yard
+from terazi.service.fleet import Fleet
 from terazi.service.guard import Guard
 from terazi.service.planning import Planned, plan_one
 from terazi.service.relief import FleetRelief
 from terazi.service.room import needs_of
 from terazi.service.smaller import smaller
 from terazi.service.wish import Wish
+from terazi.service.yard import Yard
 from terazi.supervisor.find_engine import find_llama_server
 
 FAKE = Path(__file__).parents[1] / "fakes" / "engine.py"
@@ -137,7 +138,8 @@ async def stream(session: aiohttp.ClientSession, model: str, n: int) -> str:
 
 async def test_pressure_turns_away_unloads_and_shrinks_and_all_is_well_after_it(tmp_path: Path) -> None:
     binary = engine_binary(tmp_path, "--fake-tokens", "100000", "--fake-token-delay-s", "0.02")
-    fleet = Fleet(Yard(binary=binary, look=read_machine, run_dir=tmp_path), Config())
+    yard = Yard(binary=binary, look=read_machine, run_dir=tmp_path, config=Config())
+    fleet = Fleet(yard)
     seats = fleet.seats = Seats(fleet, keeper=fleet)
     for name in ("busy", "idle"):
         (tmp_path / f"{name}.gguf").symlink_to(smollm2())
@@ -145,7 +147,7 @@ async def test_pressure_turns_away_unloads_and_shrinks_and_all_is_well_after_it(
         fleet.ask(fleet.add(plan_one(wish, name, read_machine())))
     busy, idle = fleet.models["busy"], fleet.models["idle"]
     box = Box(tmp_path / "root")
-    relief = FleetRelief(fleet, seats, read_machine)
+    relief = FleetRelief(fleet, seats, yard)
     table = GuardTable(every_s=0.05, settle_s=1.0)
     guard = Guard(table, relief, state_dir=tmp_path, root=str(box.folder), cards=dict, moving=lambda: fleet.moving)
     gateway = Gateway(create_app(fleet, seats=seats), "127.0.0.1", 0)

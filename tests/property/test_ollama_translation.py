@@ -6,6 +6,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import Fault, WireError
 from terazi.gateway.wire.ollama_answer import Translator
 from terazi.gateway.wire.ollama_bodies import (
@@ -15,7 +16,6 @@ from terazi.gateway.wire.ollama_bodies import (
     EmbeddingsBody,
     GenerateBody,
     NameBody,
-    read_body,
 )
 from terazi.gateway.wire.ollama_request import Shape, chat_call, generate_call
 from terazi.gateway.wire.openai import read_envelope

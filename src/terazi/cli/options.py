@@ -49,10 +49,11 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("engine settings (chosen when not given)")
     group.add_argument("--engine", choices=["llama.cpp", "ollama", "vllm"], help="which engine")
     group.add_argument("--tensor-parallel", type=positive, metavar="N", help="cards that share each layer (vLLM)")
-    group.add_argument("--kv-type", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0 …")
+    group.add_argument("--pipeline-parallel", type=positive, metavar="N", help="stages of layers (vLLM)")
+    group.add_argument("--kv-type", metavar="TYPE", help="type of the KV cache: f16, q8_0, q4_0 …; fp8 (vLLM)")
     group.add_argument("--gpu-layers", type=natural, metavar="N", help="layers to put on accelerators")
     group.add_argument("--tensor-split", metavar="A,B,…", help="shares of the accelerators")
-    group.add_argument("--split-mode", choices=["none", "layer"], help="how to use several accelerators")
+    group.add_argument("--split-mode", choices=["none", "layer", "tensor"], help="how to use several accelerators")
     group.add_argument("--batch", type=positive, metavar="N", help="tokens of one logical batch")
     group.add_argument("--micro-batch", type=positive, metavar="N", help="tokens computed at once")
     group.add_argument("--flash-attention", choices=["on", "off", "auto"], help="the fused attention kernel")
@@ -109,6 +110,7 @@ def pins(args: argparse.Namespace) -> dict[str, object]:
         given["kv_offload"] = False
     for option, setting in (
         ("tensor_parallel", "tensor_parallel"),
+        ("pipeline_parallel", "pipeline_parallel"),
         ("gpu_layers", "n_gpu_layers"),
         ("split_mode", "split_mode"),
         ("batch", "n_batch"),

@@ -58,7 +58,8 @@ def _model(model: dict[str, Any]) -> list[str]:
         marks.insert(0, _engine(model["replicas"][0]))
     lines = [", ".join([f"{line} {marks[0]}" if model["replicas"] else f"{line}  {marks[0]}", *marks[1:]])]
     if model["closed"] is not None:
-        lines.append(f"  takes no requests: {model['closed']}")
+        again = "" if model["opens_in_s"] is None else f"; tried again in {format_seconds(model['opens_in_s'])}"
+        lines.append(f"  takes no requests: {model['closed']}{again}")
     for replica in model["replicas"]:
         if len(model["replicas"]) > 1:
             lines.append(f"  {replica['replica']}  {replica['state']}  {_engine(replica)}")

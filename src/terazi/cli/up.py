@@ -138,6 +138,9 @@ class TerminalReporter(logging.Handler):
         """The address, and how to use it."""
         self._wipe()
         names = [one_line(model) for model in models]
+        if not names:
+            print(f"\nserving no model yet at {url}", flush=True)
+            return
         body = json.dumps({"model": models[0], "messages": [{"role": "user", "content": "Hello"}]})
         key = "" if api_key is None else ' -H "Authorization: Bearer $TERAZI_API_KEY"'
         me = called_as()

@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--any", action="store_true", help="the MODELs are files of one model: weigh them all and take the best"
     )
+    parser.add_argument(
+        "--draft", metavar="MODEL", help="a small model that may guess tokens for it, if that is faster (llama.cpp)"
+    )
     parser.add_argument("--svg", metavar="FILE", help="draw the device map, the roofline and the power caps there")
     parser.add_argument("--html", metavar="FILE", help="the same as a page with tables")
     options.add_power(parser)
@@ -81,7 +84,8 @@ def run(args: argparse.Namespace) -> int:
                 hint="give the command itself: terazi weigh --verify -- llama-server -m model.gguf",
             )
         return _weigh_file(args)
-    if args.compare or args.what_if or args.quant or args.any or len(args.models) > 1:
+    beside = args.compare or args.what_if or args.quant or args.any or len(args.models) > 1
+    if beside or (args.models and _may_be_several(args.models[0], args.engine)):
         from terazi.cli import weigh_beside
 
         _refuse_command(args)
@@ -100,8 +104,20 @@ def run(args: argparse.Namespace) -> int:
             options.pins(args),
             engine=args.engine,
             price_per_kwh=args.price_per_kwh,
+            draft=args.draft,
         )
     return show(args, weighing)
+
+
+def _may_be_several(model: str, engine: str | None) -> bool:
+    """Whether MODEL names no file but where several may lie: a folder, or a repository without a quantisation."""
+    if engine == "vllm" or model == "demo":
+        return False
+    if model.startswith("hf:"):
+        return ":" not in model.removeprefix("hf:")
+    from terazi.models.sources.files import is_directory
+
+    return ":" not in model and is_directory(model)
 
 
 def _weigh_file(args: argparse.Namespace) -> int:

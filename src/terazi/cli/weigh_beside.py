@@ -23,6 +23,7 @@ def run(args: argparse.Namespace) -> int:
         pins=options.pins(args),
         engine=args.engine,
         price_per_kwh=args.price_per_kwh,
+        draft=args.draft,
     )
     if len(args.models) > 1 and not args.any:
         if args.compare or args.what_if or args.quant:
@@ -46,7 +47,7 @@ def _chosen(args: argparse.Namespace, request: Request) -> tuple[Request, Weighi
     quant = args.quant
     if quant and quant.lower() != _BEST:
         return replace(request, model=with_quant(request.model, quant)), None
-    on_offer = tuple(args.models) if args.any else offers(request.model) if quant else (request.model,)
+    on_offer = tuple(args.models) if args.any else offers(request.model)
     if len(on_offer) == 1:
         return replace(request, model=on_offer[0]), None
     from terazi.service.choose_file import choose_file

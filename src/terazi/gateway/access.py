@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
@@ -54,6 +55,7 @@ def host_name(header: str) -> str:
     return header.partition(":")[0]
 
 
+@lru_cache(maxsize=256)
 def host_allowed(header: str | None) -> bool:
     """Whether a keyless service answers to this ``Host``."""
     return header is not None and is_loopback(host_name(header))

@@ -49,7 +49,7 @@ class AnthropicRoutes:
         fields = chat_fields(body, model=card.id)
         check_modalities(fields, card)
         fields |= engine_extras(card, counted=bool(body.stop_sequences))
-        call = call_for(request, api=Api.ANTHROPIC, path=CHAT_PATH, fields=fields, card=card, stream=True)
+        call = call_for(request, tab, api=Api.ANTHROPIC, path=CHAT_PATH, fields=fields, card=card, stream=True)
         translator = MessageTranslator(
             message_id=f"msg_{secrets.token_hex(12)}",
             model=body.model,
@@ -79,11 +79,11 @@ class AnthropicRoutes:
         card = self._find(body.model, tab).card
         fields = prompt_fields(body, model=card.id)
         check_modalities(fields, card)
-        return json_response({"input_tokens": await self._count(request, fields, card)})
+        return json_response({"input_tokens": await self._count(request, tab, fields, card)})
 
-    async def _count(self, request: web.Request, fields: Mapping[str, object], card: ModelCard) -> int:
+    async def _count(self, request: web.Request, tab: Tab, fields: Mapping[str, object], card: ModelCard) -> int:
         async def asked(path: str, asking: Mapping[str, object]) -> Mapping[str, object] | None:
-            call = call_for(request, api=Api.ANTHROPIC, path=path, fields=asking, card=card)
+            call = call_for(request, tab, api=Api.ANTHROPIC, path=path, fields=asking, card=card)
             status, answer = await ask(self._desk, call)
             if status in ABSENT:
                 return None

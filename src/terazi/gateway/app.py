@@ -14,6 +14,7 @@ from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
 from terazi.gateway.figures import Source
+from terazi.gateway.journal import Journal
 from terazi.gateway.library import Library
 from terazi.gateway.links import Links
 from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
@@ -50,9 +51,10 @@ def create_app(
     seats: Seats | None = None,
     heartbeat_s: float = HEARTBEAT_S,
     library: Library | None = None,
-    readers: Collection[Reader] = (),
     keyring: Keyring | None = None,
     sources: Collection[Source] = (),
+    readers: Collection[Reader] = (),
+    journal: Journal | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -67,9 +69,10 @@ def create_app(
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         heartbeat_s: a stream that has nothing to say says so this often.
         library: of the models that clients fetch and make; None doesn't offer that.
-        readers: are shown each request that is over, beside the metrics.
+        journal: of what is accepted, opened and closed by whoever gives it; in memory only if None.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
+        readers: shown each request that is over, after the metrics.
     """
     metrics = Metrics(directory, sources)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
@@ -77,7 +80,14 @@ def create_app(
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
-        broker=Broker(seats, links, traffic, account=Bookkeeper((metrics, *readers)), heartbeat_s=heartbeat_s),
+        broker=Broker(
+            seats,
+            links,
+            traffic,
+            journal=journal,
+            account=Bookkeeper((metrics, *readers)),
+            heartbeat_s=heartbeat_s,
+        ),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,

@@ -22,7 +22,7 @@ from terazi.gateway.call import Call, Sink
 from terazi.gateway.journal import Journal
 from terazi.gateway.ports import Links, Seats, Ticket
 from terazi.gateway.relay import HEARTBEAT_S, Ending, Relay, Result
-from terazi.gateway.run import Run, blameless
+from terazi.gateway.run import Run, blameless, why_lost
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.carry_on import continuation, count_request, limit_of, read_tokens
 from terazi.gateway.wire.errors import (
@@ -150,7 +150,7 @@ class Broker:
     async def _serve(self, run: Run, relay: Relay, ticket: Ticket) -> None:
         while True:
             backend = await ticket.seat()
-            with backend.tracking():
+            with backend.tracking(run.call.id) as relay.flight:
                 sending = await self._prepare(run, relay, backend)
                 if sending is None:
                     return
@@ -177,23 +177,23 @@ class Broker:
         run.steps.append(step.word)
         match step:
             case GiveUp(why=why):
-                raise WireError(_cut(why))
+                raise WireError(_cut(why, run))
             case Finish():
-                self._finish(run, relay, script)
+                self._finish(relay, script)
                 return None
             case Replay():
-                return _Sending(call.body, Stitcher(script, resumed=run.resumed, replay=True), seam(script))
+                return _Sending(call.body, Stitcher(script, resumed=relay.seams + 1, replay=True), seam(script))
             case Continue():
                 tokens = await self._tokens(backend, call.model, script)
                 spent = script.pieces if tokens is None else len(tokens)
                 limit = limit_of(call.fields)
                 if limit is not None and spent >= limit:
-                    self._finish(run, relay, script, reason="length")
+                    self._finish(relay, script, reason="length")
                     return None
                 body = continuation(call.fields, run.shape, powers, script, tokens=tokens, spent=spent)
-                return _Sending(body, Stitcher(script, spent=spent, resumed=run.resumed), seam(script))
+                return _Sending(body, Stitcher(script, spent=spent, resumed=relay.seams + 1), seam(script))
             case _:  # run again: only the opening may have been sent
-                return _Sending(call.body, Stitcher(script, resumed=run.resumed) if script.begun else None)
+                return _Sending(call.body, Stitcher(script, resumed=relay.seams) if script.begun else None)
 
     async def _attempt(self, run: Run, relay: Relay, backend: Backend, sending: _Sending) -> Result:
         """Send it and hear how it came out."""
@@ -230,11 +230,11 @@ class Broker:
             return  # the engine is well, and keeps its place for the continuation
         _log.warning("request %s at %s: %s", run.call.id, backend.replica, result.reason)
         if result.ending is Ending.REFUSED:
-            raise WireError(_cut(f"another would not continue it: {result.reason}"))
+            raise WireError(_cut(f"another would not continue it: {result.reason}", run))
         if result.ending is Ending.BROKE:
             run.lost, run.suspect, run.unreached_since = True, (backend, relay.got_on), None
             run.pause_s = run.FIRST_PAUSE_S
-            self._settle_early(run)
+            await self._settle_early(run, backend)
         else:
             run.unreached_since = run.unreached_since or now
             patience_s = self._unreached_s * (_BEGUN_PATIENCE if relay.begun else 1)
@@ -247,17 +247,18 @@ class Broker:
         await asyncio.sleep(run.pause_s)
         run.pause_s = min(run.pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _settle_early(self, run: Run) -> None:
+    async def _settle_early(self, run: Run, backend: Backend) -> None:
         """Don't let a client wait for another engine if none could help it."""
         told = run.entry.script().told(lost_track=run.entry.lost_track)
         step = next_step(run.shape, told, LLAMA_CPP, resume=run.call.resume, replayed=run.replayed)
         if isinstance(step, GiveUp):
             run.steps.append(step.word)
-            raise WireError(_cut(step.why))
+            run.death = await why_lost(backend)
+            raise WireError(_cut(step.why, run))
 
-    def _finish(self, run: Run, relay: Relay, script: Transcript, *, reason: str = "stop") -> None:
+    def _finish(self, relay: Relay, script: Transcript, *, reason: str = "stop") -> None:
         """The client has all of the text: only its end is missing."""
-        relay.finish(ending(script, reason=reason, resumed=run.resumed))
+        relay.finish(ending(script, reason=reason, resumed=relay.seams))
 
     @contextlib.asynccontextmanager
     async def _alone(self, run: Run) -> AsyncIterator[Callable[[], None] | None]:
@@ -347,5 +348,5 @@ def _digest(call: Call) -> bytes:
     return hashlib.blake2b(call.path.encode() + b"\0" + call.body, digest_size=16).digest()
 
 
-def _cut(why: str) -> Fault:
-    return engine_cut(f"the engine stopped before the answer was complete, and {why}")
+def _cut(why: str, run: Run) -> Fault:
+    return engine_cut(f"{run.death or 'the engine stopped'} before the answer was complete, and {why}")

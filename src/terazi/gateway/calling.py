@@ -7,6 +7,7 @@
 | ``X-Terazi-Priority: -N`` | stand back behind this key's other requests; nobody can step forward |
 """
 
+import itertools
 import math
 import secrets
 from collections.abc import Mapping
@@ -19,6 +20,9 @@ RESUME_HEADER: Final = "x-terazi-resume"
 DEADLINE_HEADER: Final = "x-terazi-deadline"
 PRIORITY_HEADER: Final = "x-terazi-priority"
 _LOWEST: Final = -100
+#: Ids are unique over restarts by their first half, and within one service by their second.
+_RUN: Final = secrets.token_hex(8)
+_numbers = itertools.count(1)
 
 
 def make_call(
@@ -42,7 +46,7 @@ def make_call(
     deadline = headers.get(DEADLINE_HEADER)
     priority = headers.get(PRIORITY_HEADER)
     return Call(
-        id=f"req-{secrets.token_hex(12)}",
+        id=f"req-{_RUN}{next(_numbers):08x}",
         api=api,
         path=path,
         body=body,

@@ -10,6 +10,7 @@ from terazi.errors import TeraziError, UsageError
 from terazi.gateway.access import same_secret
 from terazi.gateway.backend import READY, Control
 from terazi.gateway.desk import Desk, Tab, json_response, stream_response
+from terazi.gateway.operations import register
 from terazi.gateway.wire.errors import Api, Fault, WireError, bad_request, unauthorised
 
 #: The header that carries the control token.
@@ -25,8 +26,7 @@ class HealthRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Register the handlers."""
-        app.router.add_get("/healthz", self._desk.route(Api.OWN, self.health, public=True))
-        app.router.add_get("/metrics", self._desk.route(Api.OWN, self.metrics))
+        register(app, self._desk, {"health": self.health, "metrics": self.metrics})
 
     async def health(self, _request: web.Request, _tab: Tab) -> web.Response:
         """200 when at least one model answers, 503 while none does; the state of each."""

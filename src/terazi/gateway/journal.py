@@ -8,8 +8,11 @@ tell what a killed service left unanswered. The file is written in batches, off 
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -19,9 +22,7 @@ from typing import IO, Any, Final
 from terazi.gateway.call import Call
 from terazi.gateway.wire.transcript import Transcript
 
-#: The files in its folder.
-CURRENT: Final = "journal.jsonl"
-OLDER: Final = "journal.older.jsonl"
+#: What earlier runs left, for the doctor.
 LEFT: Final = "unfinished.json"
 
 _log = logging.getLogger(__name__)
@@ -35,6 +36,7 @@ _TEXT_CHARACTERS: Final = 8 << 20
 #: Of all answers together.
 _TOTAL_BYTES: Final = 256 << 20
 _FLUSH_S: Final = 0.25
+_SUFFIX: Final = ".jsonl"
 _FILE_BYTES: Final = 8 << 20
 #: How many unfinished requests of an earlier run are kept by name.
 _REMEMBERED: Final = 100
@@ -155,13 +157,14 @@ class Journal:
         self._open: dict[str, dict[str, Any]] = {}
         self._pending: list[dict[str, Any]] = []
         self._file: IO[bytes] | None = None
+        self._path: Path | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
 
     # --- its life
 
     def open(self) -> Unfinished:
-        """Read what an earlier run left, keep the sum of it for the doctor, and begin a new file.
+        """Read what earlier runs left, keep the sum of it for the doctor, and begin a file of one's own.
 
         A folder that can't be written to costs the file, not the service.
         """
@@ -169,27 +172,26 @@ class Journal:
             return self.unfinished
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self.unfinished = read_unfinished(self._folder)
+            self.unfinished = take_unfinished(self._folder)
             if self.unfinished.count:
                 left = {"schema": "terazi.unfinished/1", "found_at": self._clock(), **asdict(self.unfinished)}
                 (self._folder / LEFT).write_text(json.dumps(left))
-            (self._folder / OLDER).unlink(missing_ok=True)
-            self._file = (self._folder / CURRENT).open("wb")
+            self._begin_file()
         except OSError as problem:
             _log.warning("no journal is kept in %s: %s", self._folder, problem)
-        if self.unfinished.count:
-            _log.warning("an earlier run left %d requests unanswered", self.unfinished.count)
         return self.unfinished
 
     async def close(self) -> None:
-        """Write what is left to be written."""
+        """Write what is left to be written; a file in which all is finished goes."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._writing is not None:
             await self._writing
         self._write(self._take())
-        if self._file is not None:
+        if self._file is not None and self._path is not None:
+            if not self._open:
+                self._path.unlink(missing_ok=True)
             self._file.close()
             self._file = None
 
@@ -231,42 +233,59 @@ class Journal:
         full = self._file is not None and self._file.tell() > self._file_bytes
         return pending, list(self._open.values()) if full else None
 
+    def _begin_file(self) -> None:
+        """A file that nobody else takes for a dead run's: it is locked as long as this process lives."""
+        if self._folder is None:
+            return
+        handle, name = tempfile.mkstemp(suffix=_SUFFIX, prefix="journal-", dir=self._folder)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        before, old = self._file, self._path
+        self._file, self._path = os.fdopen(handle, "wb"), Path(name)
+        if before is not None and old is not None:
+            old.unlink(missing_ok=True)
+            before.close()
+
     def _write(self, taken: tuple[list[dict[str, Any]], list[dict[str, Any]] | None]) -> None:
         """Append; if the file is full, begin a new one with what is open. May run in a thread."""
         pending, still_open = taken
-        if self._file is None or self._folder is None:
+        if self._file is None:
             return
         try:
+            if still_open is not None:
+                self._begin_file()
+                pending = still_open
             self._file.write(b"".join(json.dumps(said).encode() + b"\n" for said in pending))
             self._file.flush()
-            if still_open is not None:
-                self._file.close()
-                (self._folder / CURRENT).replace(self._folder / OLDER)
-                self._file = (self._folder / CURRENT).open("wb")
-                self._file.write(b"".join(json.dumps(said).encode() + b"\n" for said in still_open))
-                self._file.flush()
         except (OSError, ValueError) as problem:
             _log.warning("the journal can't be written: %s", problem)
 
 
-def read_unfinished(folder: Path) -> Unfinished:
-    """What the files in *folder* say was accepted and not finished. Torn lines are passed over."""
-    begun: dict[str, dict[str, Any]] = {}
-    ended: set[str] = set()
-    for name in (OLDER, CURRENT):
-        with contextlib.suppress(OSError):
-            for said in _lines((folder / name).read_bytes()):
-                if "state" in said:
-                    ended.add(said["id"])
-                else:
-                    begun[said["id"]] = said
-    left = [said for id_, said in begun.items() if id_ not in ended]
+def take_unfinished(folder: Path) -> Unfinished:
+    """What dead runs had accepted and not finished; their files are deleted. Torn lines are passed over."""
+    left: list[dict[str, Any]] = []
+    for path in sorted(folder.glob(f"journal-*{_SUFFIX}")):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living run's raises
+            left += unfinished_in(file.read())
+            path.unlink(missing_ok=True)
+    left.sort(key=lambda said: said["at"])
     return Unfinished(count=len(left), requests=tuple(left[-_REMEMBERED:]))
+
+
+def unfinished_in(data: bytes) -> list[dict[str, Any]]:
+    """The requests that a journal's text says were accepted and not finished."""
+    begun: dict[str, dict[str, Any]] = {}
+    for said in _lines(data):
+        if "state" in said:
+            begun.pop(said["id"], None)
+        else:
+            begun[said["id"]] = said
+    return list(begun.values())
 
 
 def _lines(data: bytes) -> Iterator[dict[str, Any]]:
     for line in data.splitlines():
         with contextlib.suppress(ValueError, RecursionError):
             said = json.loads(line)
-            if isinstance(said, dict) and isinstance(said.get("id"), str):
+            if isinstance(said, dict) and isinstance(said.get("id"), str) and isinstance(said.get("at"), float):
                 yield said

@@ -159,34 +159,37 @@ class Link(asyncio.Protocol):
             self._excess = True
             self.abort()
             return
-        if not self._told:
-            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             # after a complete answer it is no matter of that answer
             self._wrong = "" if self._complete else self._wrong or "its answer is no HTTP"
             self._reusable = False
-        self._tell(listener)
-
-    def _tell(self, listener: Listener) -> None:
         if not self._told:
-            if self._status and not self._wrong:
-                self._told = True
-                listener.began(self._status, self._content_type)
-            elif self._head_bytes > _HEAD_BYTES:
-                self._wrong = self._wrong or "the head of its answer is too large"
+            self._head_bytes += len(data)
+            self._tell_head(listener)
         pieces = self._pieces
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
             pieces.clear()
             if self._told and not listener.over:
                 listener.came(data)
+        if self._complete or self._wrong:
+            self._tell_end(listener)
+
+    def _tell_head(self, listener: Listener) -> None:
+        if self._status and not self._wrong:
+            self._told = True
+            listener.began(self._status, self._content_type)
+        elif self._head_bytes > _HEAD_BYTES:
+            self._wrong = self._wrong or "the head of its answer is too large"
+
+    def _tell_end(self, listener: Listener) -> None:
         if listener.over:
             return
         if self._wrong:
             listener.broke(self._wrong, silent=False)
-        elif self._complete:
+        else:
             reusable = self._reusable and not self._excess
             self._reset()
             listener.completed(reusable=reusable)

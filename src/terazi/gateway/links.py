@@ -15,6 +15,7 @@ that nobody listens to any more (llama-server's replay buffer).
 """
 
 import asyncio
+import contextlib
 import errno
 import socket
 import ssl
@@ -120,6 +121,8 @@ class Links:
         self._open: set[RunningExchange] = set()
         self._adopting: set[asyncio.Task[object]] = set()
         self._tls: ssl.SSLContext | None = None
+        self._spare: socket.socket | None = None
+        self._closed = False
 
     def send(
         self,
@@ -149,6 +152,10 @@ class Links:
 
     def close(self) -> None:
         """Drop all connections; nobody is told."""
+        self._closed = True
+        if self._spare is not None:
+            self._spare.close()
+            self._spare = None
         for exchange in tuple(self._open):
             exchange.abort()
         for idle in tuple(self._idle.values()):
@@ -199,12 +206,20 @@ class Links:
 
         link.wait(self._keep_s, forget)
 
+    def take_socket(self) -> socket.socket:
+        """A socket that isn't connected; the one for the next time is made when this one's request has gone."""
+        sock, self._spare = self._spare or _new_socket(), None
+        return sock
+
     def adopt(self, adopting: "asyncio.Task[object]", link: Link) -> None:
         """Keep the task that brings *link*'s socket into the loop, and tell *link* if that fails."""
         self._adopting.add(adopting)
 
         def over(task: "asyncio.Task[object]") -> None:
             self._adopting.discard(task)
+            if self._spare is None and not self._closed:
+                with contextlib.suppress(OSError):
+                    self._spare = _new_socket()
             problem = None if task.cancelled() else task.exception()
             if task.cancelled() or problem is not None:
                 link.connection_lost(problem if isinstance(problem, Exception) else ConnectionAbortedError())
@@ -260,13 +275,14 @@ class RunningExchange:
         Over the loopback device a connection is there when ``connect`` returns. Through the loop it would take
         three turns of it, which is most of what a gateway adds to a first token.
         """
-        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         request = self._request(address)
         try:
-            sock.setblocking(False)  # noqa: FBT003 - its only form
+            sock = self._links.take_socket()
+        except OSError:  # no descriptors left; there may be some soon
+            return False
+        try:
             if sock.connect_ex((address.host, address.port)) not in {0, errno.EINPROGRESS}:
                 raise ConnectionRefusedError
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sent = sock.send(request)  # fails unless it is connected
         except OSError:
             sock.close()
@@ -401,6 +417,13 @@ class RunningExchange:
         self._paused = False
         if self._link is not None:
             self._link.go_on()
+
+
+def _new_socket() -> socket.socket:
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    sock.setblocking(False)  # noqa: FBT003 - its only form
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
 
 
 def _why(problem: Exception) -> str:

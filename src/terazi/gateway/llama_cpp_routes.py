@@ -49,7 +49,9 @@ class LlamaCppRoutes:
         body = await desk.read_body(request)
         envelope = read_envelope(body)
         card = desk.find(envelope.model or request.query.get("model"), tab).card
-        call = raw_call(request, api=Api.OPENAI, path=request.path, body=body, card=card, stream=envelope.stream)
+        call = raw_call(
+            request, tab, api=Api.OPENAI, path=request.path, body=body, card=card, stream=envelope.stream
+        )
         return await pass_on(desk, request, tab, call, card)
 
     async def props(self, request: web.Request, tab: Tab) -> web.Response:

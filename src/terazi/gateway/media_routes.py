@@ -35,6 +35,6 @@ class MediaRoutes:
             name, stream = envelope.model, envelope.stream
         card = desk.find(name, tab).card
         call = raw_call(
-            request, api=Api.OPENAI, path=request.path, body=body, card=card, stream=stream, content_type=kind
+            request, tab, api=Api.OPENAI, path=request.path, body=body, card=card, stream=stream, content_type=kind
         )
         return await pass_on(desk, request, tab, call, card)

@@ -12,9 +12,11 @@ from terazi.gateway.access import is_loopback
 from terazi.gateway.desk import Desk, Tab, json_response, stream_response
 from terazi.gateway.library import ForeignModelError, Library, NewModel, NoSuchModelError, Progress
 from terazi.gateway.ollama_relay import NDJSON
+from terazi.gateway.operations import register
 from terazi.gateway.wire import ollama
-from terazi.gateway.wire.errors import Api, Fault, WireError, bad_request, ndjson_line
-from terazi.gateway.wire.ollama_bodies import CopyBody, CreateBody, NameBody, read_body
+from terazi.gateway.wire.bodies import read_body
+from terazi.gateway.wire.errors import Fault, WireError, bad_request, ndjson_line
+from terazi.gateway.wire.ollama_bodies import CopyBody, CreateBody, NameBody
 
 T = TypeVar("T")
 
@@ -30,14 +32,16 @@ class OllamaLibraryRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Register the handlers."""
-        route, router = self._desk.route, app.router
-        router.add_post("/api/pull", route(Api.OLLAMA, self.pull))
-        router.add_delete("/api/delete", route(Api.OLLAMA, self.delete))
-        router.add_post("/api/copy", route(Api.OLLAMA, self.copy))
-        router.add_post("/api/create", route(Api.OLLAMA, self.create))
-        router.add_head("/api/blobs/{digest}", route(Api.OLLAMA, self.has_blob))
-        router.add_post("/api/blobs/{digest}", route(Api.OLLAMA, self.add_blob))
-        router.add_post("/api/push", route(Api.OLLAMA, self.push))
+        handlers = {
+            "pull": self.pull,
+            "delete": self.delete,
+            "copy": self.copy,
+            "create": self.create,
+            "hasBlob": self.has_blob,
+            "addBlob": self.add_blob,
+            "push": self.push,
+        }
+        register(app, self._desk, handlers)
 
     def _library(self, tab: Tab) -> Library:
         if self._held is None:

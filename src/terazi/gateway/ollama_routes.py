@@ -16,7 +16,9 @@ from terazi.gateway.calling import make_call
 from terazi.gateway.desk import Desk, Tab, json_response
 from terazi.gateway.library import Library, Preset
 from terazi.gateway.ollama_relay import Telling, now
+from terazi.gateway.operations import register
 from terazi.gateway.wire import ollama
+from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import Api, Fault, WireError, engine_fault
 from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_answer import Translator, embed_answer, embeddings, shortened
@@ -28,7 +30,6 @@ from terazi.gateway.wire.ollama_bodies import (
     Generation,
     NameBody,
     parse_keep_alive,
-    read_body,
 )
 from terazi.gateway.wire.ollama_embed import cut_texts, limit_of, texts_of
 from terazi.gateway.wire.ollama_request import (
@@ -64,16 +65,18 @@ class OllamaRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Register the handlers."""
-        route, router = self._desk.route, app.router
-        router.add_get("/", route(Api.OLLAMA, self.banner, public=True))
-        router.add_get("/api/version", route(Api.OLLAMA, self.version))
-        router.add_get("/api/tags", route(Api.OLLAMA, self.tags))
-        router.add_get("/api/ps", route(Api.OLLAMA, self.ps))
-        router.add_post("/api/show", route(Api.OLLAMA, self.show))
-        router.add_post("/api/chat", route(Api.OLLAMA, self.chat))
-        router.add_post("/api/generate", route(Api.OLLAMA, self.generate))
-        router.add_post("/api/embed", route(Api.OLLAMA, self.embed))
-        router.add_post("/api/embeddings", route(Api.OLLAMA, self.embeddings))
+        handlers = {
+            "banner": self.banner,
+            "version": self.version,
+            "tags": self.tags,
+            "loaded": self.ps,
+            "show": self.show,
+            "ollamaChat": self.chat,
+            "ollamaGenerate": self.generate,
+            "embed": self.embed,
+            "embeddings": self.embeddings,
+        }
+        register(app, self._desk, handlers)
 
     # --- the catalogue
 

@@ -3,6 +3,7 @@
 from aiohttp import web
 
 from terazi.gateway.desk import Desk, Tab, fault_response, json_response
+from terazi.gateway.operations import register
 from terazi.gateway.wire import anthropic_answer
 from terazi.gateway.wire.errors import Api, WireError, unknown_model
 from terazi.gateway.wire.openai import model_entry, model_list
@@ -16,9 +17,7 @@ class OpenAiRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Register the handlers."""
-        route = self._desk.route
-        app.router.add_get("/v1/models", route(Api.OPENAI, self.models))
-        app.router.add_get("/v1/models/{id:.+}", route(Api.OPENAI, self.model))
+        register(app, self._desk, {"models": self.models, "model": self.model})
 
     async def models(self, request: web.Request, _tab: Tab) -> web.Response:
         """What is served."""

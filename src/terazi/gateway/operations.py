@@ -16,7 +16,10 @@ def register(app: web.Application, desk: Desk, handlers: Mapping[str, Handler]) 
         handler = handlers.get(one.key)
         if handler is not None:
             answer = desk.route(one.api, handler, public=one.public)
-            app.router.add_route(one.method, one.path, answer)
+            if one.method == "GET":
+                app.router.add_get(one.path, answer)  # and HEAD
+            else:
+                app.router.add_route(one.method, one.path, answer)
     unknown = set(handlers) - {one.key for one in OPERATIONS}
     if unknown:
         raise ValueError(f"no operation has the key {', '.join(sorted(unknown))}")

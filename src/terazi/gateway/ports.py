@@ -47,6 +47,10 @@ class Exchange(Flow, Protocol):
 class Witness(Protocol):
     """A backend whose supervisor knows how its engine ended."""
 
+    async def why_lost(self) -> str | None:
+        """How its engine ended just now, for the client of a request that it had; None if nobody knows."""
+        ...
+
     @property
     def ended_from_outside(self) -> bool:
         """Whether its last end was a signal that neither it nor the kernel raised because of what it did."""

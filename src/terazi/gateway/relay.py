@@ -14,6 +14,7 @@ from typing import Final
 
 from terazi.gateway.account import END_BYTES
 from terazi.gateway.call import Call, Flow, Head, Sink
+from terazi.gateway.in_flight import InFlight  # noqa: TC001 - as all others are imported
 from terazi.gateway.journal import Entry
 from terazi.gateway.links import Exchange
 from terazi.gateway.wire.errors import RETRY_AFTER_S, Fault
@@ -67,13 +68,15 @@ class Relay(Flow):
         tokens: prompt and answer together, by the engine's word; None if it said none.
         first_at: when the first of the answer itself went out, in the loop's seconds.
         words: says what a heartbeat says.
+        seams: how often the answer was taken up in its middle.
+        flight: counts the bytes of answers for whoever watches the engine.
     """
 
     __slots__ = (
         "_body", "_call", "_content_type", "_entry", "_exchange", "_future", "_headers", "_held", "_held_size",
         "_hold", "_on_first", "_over", "_paused", "_quiet", "_rest", "_seam", "_sink", "_status", "_stitcher",
-        "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "got_on", "status", "tokens",
-        "words",
+        "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on", "seams",
+        "status", "tokens", "words",
     )  # fmt: skip
 
     def __init__(
@@ -92,8 +95,7 @@ class Relay(Flow):
         self._exchange: Exchange | None = None
         self._future: asyncio.Future[Result] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._paused = self._over = False
-        self._quiet = True
+        self._paused = self._over = self._quiet = False
         self._hold = Hold.NOTHING
         self._body = b""
         self.begun = self.got_on = False
@@ -102,6 +104,8 @@ class Relay(Flow):
         self.tokens: int | None = None
         self.first_at: float | None = None
         self.words = words
+        self.flight: InFlight | None = None
+        self.seams = 0
         self._reset()
 
     def _reset(self) -> None:
@@ -217,6 +221,8 @@ class Relay(Flow):
 
     def data(self, data: bytes) -> None:
         """As ``Receiver`` says."""
+        if self.flight is not None:
+            self.flight.bytes_seen += len(data)
         if not self._stream:
             self._whole.append(data)
             return
@@ -334,6 +340,7 @@ class Relay(Flow):
     def _out(self, data: bytes) -> None:
         if self._seam:
             data, self._seam = self._seam + data, b""
+            self.seams += 1
         if self.first_at is None:
             self.first_at = asyncio.get_running_loop().time()
         self._write(data)

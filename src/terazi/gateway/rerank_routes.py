@@ -28,7 +28,7 @@ class RerankRoutes:
         card = desk.find(body.model or request.query.get("model"), tab).card
         texts = documents_of(body)
         fields = engine_fields(body, texts, model=card.id)
-        call = call_for(request, api=Api.OPENAI, path=ENGINE_PATH, fields=fields, card=card)
+        call = call_for(request, tab, api=Api.OPENAI, path=ENGINE_PATH, fields=fields, card=card)
         status, raw = await ask(desk, call)
         if status in ABSENT:
             raise WireError(not_offered(card, request.path, engine_fault(status, raw)))

@@ -53,7 +53,7 @@ class ResponsesRoutes:
         fields = chat_fields(body, items, model=card.id)
         check_modalities(fields, card)
         fields |= engine_extras(card, counted=False)
-        call = call_for(request, api=Api.OPENAI, path=CHAT_PATH, fields=fields, card=card, stream=True)
+        call = call_for(request, tab, api=Api.OPENAI, path=CHAT_PATH, fields=fields, card=card, stream=True)
         stored = body.store is not False
         translator = ResponseTranslator(
             key=secrets.token_hex(12),

@@ -3,12 +3,12 @@
 from functools import cached_property
 from typing import Final
 
-from terazi.gateway.account import Attempt  # noqa: TC001 - annotations are read at run time elsewhere, too
+from terazi.gateway.account import Attempt  # noqa: TC001 - as all others are imported
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call
 from terazi.gateway.journal import Entry
 from terazi.gateway.ports import Ticket, Witness
-from terazi.policy.resume import RESUMING, Shape, Strikes, shape_of
+from terazi.policy.resume import Shape, Strikes, shape_of
 
 #: Tells the client, before anything was sent, that an engine has died under its request.
 RESUMED_HEADER: Final = "x-terazi-resumed"
@@ -25,6 +25,7 @@ class Run:
         suspect: the engine that broke off last, and whether the request had got on in it; judged when there is
             another engine, by when more is known of the end of this one.
         attempts, steps: for the account.
+        death: how its engine ended, if that is known.
         unreached_since: since when no engine could be reached.
         pause_s: before the next attempt.
     """
@@ -40,6 +41,7 @@ class Run:
         self.strikes = Strikes()
         self.attempts: list[Attempt] = []
         self.steps: list[str] = []
+        self.death: str | None = None
         self.unreached_since: float | None = None
         self.pause_s = self.FIRST_PAUSE_S
 
@@ -48,17 +50,12 @@ class Run:
         """What its fields say about resuming it; read only when that matters."""
         return shape_of(self.call.path, self.call.fields, stream=self.call.stream)
 
-    @property
-    def resumed(self) -> int:
-        """How often its answer was taken up in the middle."""
-        return sum(word in RESUMING for word in self.steps)
-
     def words(self) -> str:
         """What a heartbeat says."""
         if self.ticket is None:
             return "waiting"
         told = self.ticket.words()
-        return f"the engine broke off; {told}" if self.broke_off and self.ticket.position else told
+        return f"the engine broke off; {told}" if self.broke_off and self.ticket.position != 0 else told
 
     def headers(self) -> dict[str, str]:
         """What the client is told at the head of its answer."""
@@ -67,6 +64,11 @@ class Run:
         if self.lost:
             headers[RESUMED_HEADER] = "run-again"
         return headers
+
+
+async def why_lost(backend: Backend) -> str | None:
+    """How the engine ended, as a sentence without its full stop; None if nobody knows."""
+    return await backend.why_lost() if isinstance(backend, Witness) else None
 
 
 def blameless(backend: Backend) -> bool:

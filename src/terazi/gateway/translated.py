@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -12,6 +11,7 @@ from aiohttp import web
 from terazi.gateway.answer import Answer
 from terazi.gateway.backend import ModelCard
 from terazi.gateway.call import Call, Head
+from terazi.gateway.calling import make_call
 from terazi.gateway.desk import Desk, Tab, stream_response
 from terazi.gateway.wire.errors import Api, Fault, WireError, engine_fault
 from terazi.gateway.wire.sse import EventReader
@@ -45,6 +45,7 @@ class Translator(Protocol):
 
 def call_for(
     request: web.Request,
+    tab: Tab,
     *,
     api: Api,
     path: str,
@@ -52,13 +53,18 @@ def call_for(
     card: ModelCard,
     stream: bool = False,
 ) -> Call:
-    """The call that *request* is, once its body is *fields*."""
+    """The call that *request* is, once its body is *fields*.
+
+    Raises:
+        WireError: 400, a header makes no sense.
+    """
     body = json.dumps(fields).encode()
-    return raw_call(request, api=api, path=path, body=body, fields=fields, card=card, stream=stream)
+    return raw_call(request, tab, api=api, path=path, body=body, fields=fields, card=card, stream=stream)
 
 
 def raw_call(
     request: web.Request,
+    tab: Tab,
     *,
     api: Api,
     path: str,
@@ -68,18 +74,22 @@ def raw_call(
     content_type: str = "application/json",
     fields: Mapping[str, object] | None = None,
 ) -> Call:
-    """The call that *request* is, with *body* as it goes to the engine."""
-    return Call(
-        id=f"req_{secrets.token_hex(12)}",
+    """The call that *request* is, with *body* as it goes to the engine.
+
+    Raises:
+        WireError: 400, a header makes no sense.
+    """
+    return make_call(
         api=api,
         path=path,
         body=body,
         fields=fields or {},
         model=card.id,
         stream=stream,
-        content_type=content_type,
-        resume=request.headers.get("X-Terazi-Resume", "").lower() != "off",
+        caller=tab.caller,
+        headers=request.headers,
         arrived=asyncio.get_running_loop().time(),
+        content_type=content_type,
     )
 
 

@@ -87,7 +87,7 @@ def forecast(
     by = _EXPERT_WIDEN if spec.expert_count else _DENSE_WIDEN
     together_spread = widen(model.spread(together.by_device, DECODE_SPREAD), by, streams)
 
-    first = slower(prefill.seconds, prefill_spread)
+    first = slower(prefill.seconds + model.break_s(prompt, known), prefill_spread)
     step = slower(model.first_token_s(alone), alone_spread)
     ttft = Interval(low=first.low + step.low, mid=first.mid + step.mid, high=first.high + step.high)
     itl, share = together.seconds, 0.0
@@ -151,7 +151,7 @@ def score(
         streams = max(1, min(users, slots))
         depth = min(workload.prompt + output / 2, float(model.resolved.n_ctx_seq))
         prompt = max(1, min(workload.prompt, model.resolved.n_ctx_seq))
-        first = model.prefill(prompt).seconds + model.step(batch=1, depth=depth).seconds
+        first = model.prefill(prompt).seconds + model.break_s(prompt) + model.step(batch=1, depth=depth).seconds
         step = model.step(batch=streams, depth=depth).seconds
         return users * output / (users * first + -(-users // slots) * output * step)
 

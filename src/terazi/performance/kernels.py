@@ -50,6 +50,9 @@ class KernelWork(NamedTuple):
 #: SmolLM2-135M Q4_1 on a virtual core of an EPYC, llama.cpp b11434, November 2026, took 1.13, 1.10, 1.04, 1.07 and
 #: 1.02 times as long with 1, 4, 16, 24 and 96 tokens at once. The median; for cards nothing is known.
 REAL_OVER_MADE_UP = 1.07
+#: From so many tokens at once on a CPU computes attention in tiles, which is faster by half and more
+#: (``GGML_FA_TILE_Q`` in ``ggml-cpu/common.h``, b11434).
+ATTENTION_TILE = 64
 _NOTHING = KernelWork({}, {}, {})
 
 
@@ -168,8 +171,12 @@ def kernels_prompt_s(
     tokens: int,
     micro_batch: int,
     cached: int = 0,
+    logits: bool = True,
 ) -> float:
-    """Seconds of one device's part of a prompt of *tokens* tokens, of which *cached* are in the cache already."""
+    """Seconds of one device's part of a prompt of *tokens* tokens, of which *cached* are in the cache already.
+
+    Without *logits* it isn't a prompt's end.
+    """
     work = work or _NOTHING
     fresh = max(1, tokens - cached)
     whole, rest = divmod(fresh, micro_batch)
@@ -179,8 +186,9 @@ def kernels_prompt_s(
             once = weights_s(calibration, work.dense, size) + _experts_s(calibration, spec, work, size)
             once += load.layers * at_batch(calibration.layer_batches, size)
             seconds += count * (_real(calibration) * once + (calibration.step_s if work.output else 0.0))
-    seconds += _real(calibration) * weights_s(calibration, work.output, 1)
-    rate = calibration.prefill_attention_flops_per_s or calibration.attention_flops_per_s
+    seconds += _real(calibration) * weights_s(calibration, work.output, 1) if logits else 0.0
+    few = fresh < ATTENTION_TILE or not calibration.prefill_attention_flops_per_s
+    rate = calibration.attention_flops_per_s if few else calibration.prefill_attention_flops_per_s
     if rate is not None:
         pairs = load.pairs(tokens) - (load.pairs(cached) if cached else 0.0)
         seconds += pairs * flops_per_pair(spec) / rate

@@ -6,7 +6,8 @@ the watts meanwhile. ``forecast`` turns them into intervals.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 from terazi.hardware.machine import Device, Machine
@@ -33,7 +34,7 @@ from terazi.performance.traffic import DeviceTraffic, boundaries, traffic
 from terazi.placement.plan import Plan
 
 if TYPE_CHECKING:
-    from terazi.performance.calibration import Calibration, DeviceCalibration
+    from terazi.performance.calibration import Calibration, DeviceCalibration, LinkCalibration
     from terazi.performance.kernels import KernelWork
 
 #: Share of the ideal overlap that pipelined micro-batches reach over several cards (``benchmarks/fit_speed.py``).
@@ -41,6 +42,8 @@ OVERLAP = 0.8
 #: llama.cpp computes host layers of a batch this large on the first card (ggml-cuda.cu:
 #: ggml_backend_cuda_device_offload_op, b11434).
 OFFLOAD_BATCH = 32
+#: Tokens at the end of a prompt that are computed apart where checkpoints are kept.
+_APART = 4
 
 
 class Timed(NamedTuple):
@@ -64,6 +67,8 @@ class Timing:
     timed_kernels: "Mapping[str, DeviceCalibration]"
     kernel_work: "Mapping[str, KernelWork]"
     fabric: Fabric | None = None  # between devices that every layer is cut over
+    links: "Mapping[frozenset[str], LinkCalibration]" = field(default_factory=dict)
+    checkpoints: bool = False  # whether a server breaks prompts to keep what can't be rolled back
 
     @classmethod
     def of(
@@ -92,6 +97,8 @@ class Timing:
             timed_kernels=timed,
             kernel_work=_kernel_work(spec, settings, resolved, machine) if timed else {},
             fabric=fabric_of(machine, cut) if len(cut) > 1 else None,
+            checkpoints=_keeps_checkpoints(settings, load),
+            links=_measured_links(load, by_id, calibration),
         )
 
     def rates(self, name: str, *, prompt: bool = False) -> Rates:
@@ -133,10 +140,7 @@ class Timing:
                 packed_weights=t.packed_weights,
                 hidden=self.spec.embedding_length,
             )
-        hops = sum(
-            boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=tokens)
-            for a, b in boundaries(self.resolved)
-        )
+        hops = sum(self._boundary_s(a, b, tokens) for a, b in boundaries(self.resolved))
         return Timed(self._together(parts, tokens) + hops, parts)
 
     def first_token_s(self, alone: Timed) -> float:
@@ -159,8 +163,23 @@ class Timing:
         rest = sum(seconds for name, seconds in parts.items() if name not in cut)
         return max(parts[name] for name in cut) + rest + sums * reduce_s
 
-    def prefill(self, tokens: int, cached: int = 0) -> Timed:
-        """A whole prompt of one stream, of which the first *cached* tokens are in the cache already."""
+    def break_s(self, tokens: int, cached: int = 0) -> float:
+        """Seconds that a server takes longer over a prompt because it computes the last tokens apart.
+
+        It does so to keep a checkpoint of what can't be rolled back, a window's cells or a recurrent state
+        (``tools/server/server-context.cpp``, ``checkpoint_offsets``, b11434).
+        """
+        if not self.checkpoints or tokens - cached <= _APART:
+            return 0.0
+        before = self.prefill(tokens - _APART, cached, logits=False).seconds
+        last = self.prefill(tokens, tokens - _APART).seconds
+        return max(0.0, before + last - self.prefill(tokens, cached).seconds)
+
+    def prefill(self, tokens: int, cached: int = 0, *, logits: bool = True) -> Timed:
+        """A whole prompt of one stream, of which the first *cached* tokens are in the cache already.
+
+        Without *logits* it is a part of one that isn't the last.
+        """
         fresh = max(1, tokens - cached)
         micro = max(1, min(self.resolved.n_ubatch, fresh))
         batches = -(-fresh // micro)
@@ -175,7 +194,7 @@ class Timing:
 
                 own, kernels = self.timed_kernels[name], self.kernel_work.get(name)
                 parts[name] = kernels_prompt_s(
-                    own, self.spec, kernels, t, tokens=tokens, micro_batch=micro, cached=cached
+                    own, self.spec, kernels, t, tokens=tokens, micro_batch=micro, cached=cached, logits=logits
                 )
                 continue
             pairs = (t.pairs(tokens) - (t.pairs(cached) if cached else 0.0)) * self._share(name)
@@ -194,16 +213,20 @@ class Timing:
                 parts[name] = self._streamed_s(work)
             else:
                 parts[name] = prompt_s(self.rates(name, prompt=True), work)
-        hops = sum(
-            boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=micro)
-            for a, b in boundaries(self.resolved)
-        )
+        hops = sum(self._boundary_s(a, b, micro) for a, b in boundaries(self.resolved))
         serial = batches * (self._together({n: s / batches for n, s in parts.items()}, micro) + hops)
         if not self.resolved.pipeline or batches == 1:
             return Timed(serial, parts)
         stages = [s / batches for s in parts.values()]
         ideal = sum(stages) + hops + (batches - 1) * max(stages)
         return Timed(min(serial, OVERLAP * ideal + (1 - OVERLAP) * serial), parts)
+
+    def _boundary_s(self, a: str, b: str, tokens: int) -> float:
+        """Seconds to hand the hidden state of *tokens* tokens over, as it was measured here if it was."""
+        own = self.links.get(frozenset((a, b)))
+        if own is not None:
+            return own.latency_s + tokens * self.spec.embedding_length * 4 / own.bytes_per_s
+        return boundary_s(self.machine, a, b, n_embd=self.spec.embedding_length, tokens=tokens)
 
     def _share(self, name: str) -> float:
         """The share of every layer that lies on a device; 1 where layers are whole."""
@@ -213,12 +236,16 @@ class Timing:
         return mine / sum(self.traffic[d.id].flops_per_token for d in self.resolved.cut)
 
     def _computed_on_card(self, micro: int) -> bool:
-        cards = self.resolved.devices
-        return bool(cards) and self.op_offload and micro >= OFFLOAD_BATCH and not cards[0].unified_memory
+        card = self._taking_over()
+        return card is not None and self.op_offload and micro >= OFFLOAD_BATCH and not card.unified_memory
+
+    def _taking_over(self) -> Device | None:
+        """The first card that takes over operations of the host; an RPC server takes none (ggml-rpc.cpp)."""
+        return next((d for d in self.resolved.devices if d.backend != "rpc"), None)
 
     def _streamed_s(self, work: PromptWork) -> float:
         """Host layers of a large batch: their weights cross the first card's slot once a micro-batch."""
-        first = self.resolved.devices[0]
+        first = self._taking_over() or self.resolved.devices[0]
         rates = self.rates(first.id, prompt=True) if first.id in self.speeds else speed_of_device(first).rates
         wire = work.batches * work.read_bytes / slot_bytes_per_s(first)
         return wire + prompt_s(rates, work._replace(read_bytes=0.0, packed_weights=0.0))
@@ -262,6 +289,24 @@ def _speed(name: str, device: Device | None, machine: Machine, calibration: "Cal
         found = calibration.device(HOST, machine.host.cpu_name or "CPU") if calibration is not None else None
         return speed_of_host(machine.host, found)
     return speed_of_device(device, calibration.device(name, device.name) if calibration is not None else None)
+
+
+def _keeps_checkpoints(settings: LlamaCppSettings, load: Mapping[str, DeviceTraffic]) -> bool:
+    if settings.tool != "llama-server" or settings.ctx_checkpoints == 0:
+        return False
+    windows = any(c.window is not None for t in load.values() for c in t.caches)
+    return (windows and not settings.swa_full) or any(t.state_bytes for t in load.values())
+
+
+def _measured_links(
+    load: Mapping[str, DeviceTraffic], devices: Mapping[str, Device], calibration: "Calibration | None"
+) -> "Mapping[frozenset[str], LinkCalibration]":
+    """Those between devices that still are the ones that were measured."""
+    if calibration is None or not calibration.links:
+        return {}
+    same = [n for n in load if n in devices and calibration.device(n, devices[n].name) is not None]
+    found = {frozenset((a, b)): calibration.link(a, b) for a, b in combinations(same, 2)}
+    return {ends: link for ends, link in found.items() if link is not None}
 
 
 def _kernel_work(

@@ -50,7 +50,10 @@ def explain_layout(machine: Machine, judged: Judged, asked: Container[str] = ())
         said.append(f"{lead}{parts}; {total} in all, the output being one.")
     if in_ram:
         layers = judged.settings.n_gpu_layers
-        why = f"as -ngl {layers} says" if "n_gpu_layers" in asked else "the cards have no room for one more"
+        each = (held[HOST].weights_bytes + held[HOST].kv_bytes) / in_ram
+        room = max(held[name].room_bytes for name in counts)
+        why = "the cards have no room for one more" if room < 2 * each else "on the cards they would be slower"
+        why = f"as -ngl {layers} says" if "n_gpu_layers" in asked else why
         said.append(
             f"{in_ram} of {total} layers stay in RAM: {why}, and the CPU computes them"
             f" ({format_bytes(held[HOST].total_bytes)} of RAM)."
@@ -70,10 +73,10 @@ def _explain_experts(judged: Judged) -> list[str]:
     said = []
     settings = judged.settings
     parts = tuple(part for part in map(read_part, settings.override_tensor) if part is not None)
-    some = next((p for p in parts if p.where == CPU), None)
-    if settings.n_cpu_moe or some is not None:
+    stay = [p for p in parts if p.where == CPU]
+    if settings.n_cpu_moe or stay:
         whose = [f"the routed experts of the first {settings.n_cpu_moe} blocks"] if settings.n_cpu_moe else []
-        whose += [f"{some.words} of block {some.block}"] if some is not None else []
+        whose += [p.words for p in stay]
         listed = " and ".join(whose)
         said.append(
             f"{listed[0].upper()}{listed[1:]} stay in RAM, attention and cache"
@@ -81,7 +84,7 @@ def _explain_experts(judged: Judged) -> list[str]:
         )
     moved = [p for p in parts if p.where != CPU]
     if moved:
-        words = ", ".join(f"{p.words} of block {p.block} on {p.where}" for p in moved)
+        words = ", ".join(f"{p.words} on {p.where}" for p in moved)
         said.append(
             f"Experts that their block's own card has no room for lie on the next: {words}; so fewer stay in RAM."
         )
@@ -103,12 +106,16 @@ def name_option(judged: Judged, beside: Judged) -> str:
     else:
         words.append(f"a layer split over {' + '.join(f'{name} ({n})' for name, n in counts.items())}")
     if counts and in_ram:
-        words.append(f"{in_ram} layers in RAM")
-    if judged.settings.n_cpu_moe:
-        more = " and some of one more" if any(w == CPU for _, w in judged.settings.override_tensor) else ""
-        words.append(f"the experts of {judged.settings.n_cpu_moe} blocks{more} in RAM")
+        words.append(f"{in_ram} layer{'s' * (in_ram > 1)} in RAM")
+    in_cpu = [p for p in map(read_part, judged.settings.override_tensor) if p is not None and p.where == CPU]
+    if judged.settings.n_cpu_moe or in_cpu:
+        whole = judged.settings.n_cpu_moe + sum(len(p.blocks) for p in in_cpu if len(p.blocks) > 1)
+        more = " and some of others" if any(len(p.blocks) == 1 for p in in_cpu) else ""
+        words.append(f"the experts of {whole} blocks{more} in RAM")
     if shared_out(judged.settings):
         words.append("blocks at a cut shared out over two cards")
+    if judged.resolved.n_seq_max != beside.resolved.n_seq_max:
+        words.append(f"{judged.resolved.n_seq_max} slots")
     if judged.settings.type_k != beside.settings.type_k:
         words.append(f"a KV cache in {judged.settings.type_k}")
     if judged.settings.n_ubatch != beside.settings.n_ubatch:

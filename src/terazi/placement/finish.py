@@ -8,28 +8,33 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from terazi.memory.bill import HOST, Bill
-from terazi.memory.llama_cpp.settings import LlamaCppSettings
+from terazi.memory.llama_cpp.settings import BUILD, LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.placement.explain import explain_layout, name_option
 from terazi.placement.identity import plan_id
 from terazi.placement.judge import Judged, growth_reason, memlock_reason
-from terazi.placement.plan import Plan, Rejected
+from terazi.placement.plan import Plan, Rejected, Verdict
 from terazi.placement.search import Search
 from terazi.units import MIB, format_bytes
 
 #: llama.cpp's default prompt cache; more brings little, less than the second figure isn't worth its upkeep.
 _CACHE_RAM_MIB, _CACHE_RAM_MIN_MIB = 8192, 256
 _CHECKPOINTS = 32
-#: How much better a plan must score that gives up precision of the cache.
+#: How much better a plan must score that gives up something: precision of the cache, a slot a user.
 _WORTH = 0.15
-_TOO_LITTLE = "too little for the precision that it gives up"
 
 
 class Candidate(NamedTuple):
-    """One layout that fits. *lossy*: it gives up precision that nobody agreed to give up."""
+    """One layout that fits.
+
+    Args:
+        gives_up: what nobody agreed to give up, as a clause: it must gain a good deal to be taken.
+        offered: it is only ever offered, whatever it gains.
+    """
 
     judged: Judged
-    lossy: bool = False
+    gives_up: str = ""
+    offered: bool = False
 
 
 def finish(
@@ -46,8 +51,9 @@ def finish(
         others = [Rejected(option=name_option(c.judged, candidates[0].judged), why="") for c in candidates[1:]]
         return replace(plans[0], rejected=_distinct([*(o for o in others if o.why), *lacking]))
     marks = [appraiser.score(plan) for plan in plans]
-    keeping = [i for i, plan in enumerate(plans) if not appraiser.misses(plan)] or list(range(len(plans)))
-    best = _best(keeping, marks, [c.lossy for c in candidates])
+    takeable = [i for i, c in enumerate(candidates) if not c.offered]
+    keeping = [i for i in takeable if not appraiser.misses(plans[i])] or takeable
+    best = _best(keeping, marks, [bool(c.gives_up) for c in candidates])
     chosen = candidates[best].judged
     rejected = [
         Rejected(
@@ -55,13 +61,24 @@ def finish(
             why=_why(
                 appraiser.misses(plan),
                 appraiser.against(plan, plans[best]),
-                _TOO_LITTLE if candidates[i].lossy and marks[i] > marks[best] else "",
+                _caveat(candidates[i]) if marks[i] > marks[best] else "",
             ),
         )
         for i, plan in enumerate(plans)
         if i != best
     ]
-    return replace(plans[best], rejected=_distinct([*rejected, *lacking]))
+    plain = max((marks[i] for i in keeping if not candidates[i].gives_up), default=0.0)
+    said = plans[best].reasons
+    if candidates[best].gives_up and plain:
+        gives = candidates[best].gives_up
+        said += (f"{gives[0].upper()}{gives[1:]}, for {100 * (marks[best] / plain - 1):.0f} % more speed.",)
+    return replace(plans[best], reasons=said, rejected=_distinct([*rejected, *lacking]))
+
+
+def _caveat(candidate: Candidate) -> str:
+    if candidate.offered or not candidate.gives_up:
+        return candidate.gives_up
+    return f"{candidate.gives_up}: too little for that"
 
 
 def _why(*parts: str) -> str:
@@ -118,6 +135,19 @@ def plan_of(search: Search, workload: Workload, judged: Judged, reasons: Sequenc
         devices=judged.shares,
         bill=judged.bill,
         reasons=tuple(said),
+    )
+
+
+def unweighed(settings: LlamaCppSettings, workload: Workload) -> Plan:
+    """A plan to be scored before anybody knows whether it fits: without a bill."""
+    return Plan(
+        id=repr(settings),  # plans of one search differ in nothing else
+        engine="llama.cpp",
+        settings=settings,
+        workload=workload,
+        verdict=Verdict.FITS,
+        devices=(),
+        bill=Bill(engine="llama.cpp", build=BUILD, lines=()),
     )
 
 

@@ -10,8 +10,9 @@ may lie before any piece; what comes after it is moved with ``-ot``. What stays 
 experts, a block's *down* before its *gate* before its *up*.
 """
 
+import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
@@ -32,8 +33,8 @@ _KINDS = ("up", "gate", "gate_up", "down")
 _EXPERTS = re.compile(r"\.ffn_(up|gate|gate_up|down)_(?:ch|)exps")
 #: The engine's name of the host's buffers.
 CPU = "CPU"
-#: A pattern as it is written below: block, kinds.
-_PART = re.compile(r"blk\\\.(\d+)\\\.ffn_\(([a-z_|]+)\)_\(ch\|\)exps")
+#: A pattern as it is written below: blocks, kinds.
+_PART = re.compile(r"blk\\\.\(([\d|]+)\)\\\.ffn_\(([a-z_|]+)\)_\(ch\|\)exps")
 #: How often a layout is corrected after the real bill said no to it, and how often whatever time there is.
 _TRIALS, _FREE_TRIALS = 4, 2
 
@@ -44,12 +45,13 @@ class Piece(NamedTuple):
     block: int
     kind: str
     n_bytes: int
+    elements: int = 0
 
 
 class Part(NamedTuple):
-    """Matrices of one block's experts that lie elsewhere than the rest of it."""
+    """Matrices of some blocks' experts that lie elsewhere than the rest of them."""
 
-    block: int
+    blocks: tuple[int, ...]
     kinds: tuple[str, ...]
     where: str
 
@@ -57,13 +59,30 @@ class Part(NamedTuple):
     def words(self) -> str:
         """Which matrices, for a sentence."""
         whole = "down" in self.kinds and {"up", "gate_up"} & {*self.kinds}
-        return "all experts" if whole else f"the experts' {' and '.join(self.kinds)}"
+        what = "all experts" if whole else f"the experts' {' and '.join(self.kinds)}"
+        return f"{what} of block{'s' * (len(self.blocks) > 1)} {_ranges(self.blocks)}"
 
 
-def read_part(override: tuple[str, str]) -> Part | None:
-    """The part that an override of this module's making moves; None for any other."""
-    found = _PART.fullmatch(override[0])
-    return found and Part(int(found[1]), tuple(found[2].split("|")), override[1])
+def override(blocks: Sequence[int], kinds: Sequence[str], where: str) -> tuple[str, str]:
+    """The engine's pattern for *kinds* of experts' matrices of *blocks*, and where they go."""
+    return rf"blk\.({'|'.join(map(str, blocks))})\.ffn_({'|'.join(kinds)})_(ch|)exps", where
+
+
+def read_part(said: tuple[str, str]) -> Part | None:
+    """The part that an override of ``override``'s making moves; None for any other."""
+    found = _PART.fullmatch(said[0])
+    return found and Part(tuple(map(int, found[1].split("|"))), tuple(found[2].split("|")), said[1])
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """``3, 5 to 9``."""
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][-1] + 1:
+            runs[-1].append(n)
+        else:
+            runs.append([n])
+    return ", ".join(f"{r[0]} to {r[-1]}" if len(r) > 1 else str(r[0]) for r in runs)
 
 
 def shared_out(settings: LlamaCppSettings) -> bool:
@@ -74,65 +93,92 @@ def shared_out(settings: LlamaCppSettings) -> bool:
 def fill_up(
     search: "Search", settings: LlamaCppSettings, devices: Sequence[Device], judged: Judged
 ) -> list[Judged]:
-    """What fits with fewer experts in RAM than *judged*, a layout of *settings*; nothing if none does."""
+    """What fits with fewer experts in RAM than *judged*, a layout of *settings*; nothing if none does.
+
+    Those that stay are the first blocks', or, where there is time to weigh that too, the last ones'.
+    """
     owners = judged.resolved.layer_devices
     used = tuple(d for d in devices if d.id in owners)
-    kept = judged.settings.n_cpu_moe
-    if not used or not kept or HOST in owners:
+    if not used or not judged.settings.n_cpu_moe or HOST in owners:
         return []
-    counts = tuple(owners.count(d.id) for d in used)
     row = pieces(search.spec, used[0], settings)
-    in_ram = [i for i in _expert_order(row) if row[i].block < kept]
-    at = _starts(row, counts)
-    budgets = [search.capacity.device_bytes[d.id] for d in used]
+    near = _starts(row, tuple(owners.count(d.id) for d in used))
+    kept = frozenset(i for i, p in enumerate(row) if p.kind and p.block < judged.settings.n_cpu_moe)
+    filler = _Filler(search, settings, used, row, near)
+    rooms = filler.rooms_of(judged.bill, kept, near)
+    front = sorted((i for i, p in enumerate(row) if p.kind), key=lambda i: (row[i].block, -i))
+    found = filler.fill(front[: len(kept)], rooms, _FREE_TRIALS)
+    if len(used) > 1 and search.may_judge():
+        back = [i for i in range(len(row) - 1, -1, -1) if row[i].kind]
+        found += filler.fill(back[: len(kept)], rooms, 0)
+    return found
 
-    def rooms_of(bill: Bill, stay: Collection[int], cuts: Sequence[int]) -> list[int]:
+
+class _Filler:
+    """One layout to be filled: what is cut, between whom, and near where."""
+
+    def __init__(
+        self,
+        search: "Search",
+        settings: LlamaCppSettings,
+        used: tuple[Device, ...],
+        row: Sequence[Piece],
+        near: Sequence[int],
+    ) -> None:
+        self._search = search
+        self._settings = settings
+        self._used = used
+        self._row = row
+        self._near = near
+        self._budgets = [search.capacity.device_bytes[d.id] for d in used]
+
+    def rooms_of(self, bill: Bill, stay: Collection[int], cuts: Sequence[int]) -> list[int]:
         """What pieces may take of each card by *bill*: the budget without what isn't pieces."""
-        held = [sum(row[n].n_bytes for n in range(*ends) if n not in stay) for ends in pairwise(cuts)]
-        return [b - bill.needed_bytes(d.id) + h for b, d, h in zip(budgets, used, held, strict=True)]
+        held = [sum(self._row[n].n_bytes for n in range(*ends) if n not in stay) for ends in pairwise(cuts)]
+        return [b - bill.needed_bytes(d.id) + h for b, d, h in zip(self._budgets, self._used, held, strict=True)]
 
-    rooms = rooms_of(judged.bill, frozenset(in_ram), at)
-    for trial in range(_TRIALS):
-        if trial >= _FREE_TRIALS and not search.may_judge():
-            break
-        found = _fewest(row, in_ram, rooms, at)
-        if found is None:
-            break
-        fewer, cuts = found
-        filled = search.weigh(_settings(settings, used, row, in_ram[:fewer], cuts))
-        if not filled.shortfall:
-            return [filled]
-        # what lies on two cards needs larger buffers there
-        learnt = rooms_of(filled.bill, frozenset(in_ram[:fewer]), cuts)
-        rooms = [min(pair) for pair in zip(rooms, learnt, strict=True)]
-    return []
+    def fill(self, in_ram: Sequence[int], rooms: Sequence[int], free: int) -> list[Judged]:
+        """The layout that keeps the fewest of *in_ram* there, the first ones; *free* trials whatever the time."""
+        best: list[Judged] = []
+        for trial in range(_TRIALS):
+            if trial >= free and not self._search.may_judge():
+                break
+            found = _fewest(self._row, in_ram, rooms, self._near)
+            if found is None:
+                break
+            fewer, cuts = found
+            stay = frozenset(in_ram[:fewer])
+            filled = self._search.weigh(_settings(self._settings, self._used, self._row, stay, cuts))
+            # what lies on two cards needs larger buffers there
+            learnt = self.rooms_of(filled.bill, stay, cuts)
+            if filled.shortfall:
+                rooms = [min(pair) for pair in zip(rooms, learnt, strict=True)]
+            else:
+                best, rooms, in_ram = [filled], learnt, in_ram[:fewer]
+        return best
 
 
 def pieces(spec: ModelSpec, device: Device, settings: LlamaCppSettings) -> list[Piece]:
     """All layers of *spec* in their order, the output last, as *device* would hold them."""
     sums = layer_sums(spec, device, replace(settings, n_cpu_moe=spec.block_count))
-    experts: dict[tuple[int, str], int] = {}
+    experts: dict[tuple[int, str], tuple[int, int]] = {}
     for tensor in spec.tensors:
         kind = _EXPERTS.search(tensor.name)
         if kind is not None and tensor.block is not None:
             key = tensor.block, kind[1]
             size = allocation_bytes(device, tensor.dtype, tensor.shape, tensor.n_bytes)
-            experts[key] = experts.get(key, 0) + size
+            before = experts.get(key, (0, 0))
+            experts[key] = before[0] + size, before[1] + math.prod(tensor.shape)
     found = []
     for block in range(spec.block_count + 1):
         found.append(Piece(block, "", sums[block + 1] - sums[block]))
-        found += [Piece(block, kind, experts[block, kind]) for kind in _KINDS if (block, kind) in experts]
+        found += [Piece(block, kind, *experts[block, kind]) for kind in _KINDS if (block, kind) in experts]
     return found
-
-
-def _expert_order(row: Sequence[Piece]) -> list[int]:
-    """The pieces that may stay in RAM, in the order in which they do."""
-    return sorted((i for i, p in enumerate(row) if p.kind), key=lambda i: (row[i].block, -i))
 
 
 def _starts(row: Sequence[Piece], counts: Counts) -> list[int]:
     """Where each device's first block begins among the pieces, and their end."""
-    first = {}
+    first: dict[int, int] = {}
     for i, piece in enumerate(row):
         first.setdefault(piece.block, i)
     found, block = [0], 0
@@ -201,7 +247,7 @@ def _settings(
     settings: LlamaCppSettings,
     used: tuple[Device, ...],
     row: Sequence[Piece],
-    in_ram: Sequence[int],
+    stay: Collection[int],
     cuts: Sequence[int],
 ) -> LlamaCppSettings:
     """The flags of a layout: whole layers by ``-ts``, blocks in RAM by ``--n-cpu-moe``, parts by ``-ot``."""
@@ -209,20 +255,31 @@ def _settings(
     for d in range(len(used)):
         owner |= {row[i].block: d for i in range(cuts[d], cuts[d + 1]) if not row[i].kind}
     counts = [list(owner.values()).count(d) for d in range(len(used))]
-    stay = frozenset(in_ram)
-    whole = 0
-    experts = {p.block for p in row if p.kind}
-    while all(i in stay for i, p in enumerate(row) if p.block == whole and p.kind) and whole <= max(experts):
-        whole += 1
-    moved = [(p.block, p.kind, CPU) for i, p in enumerate(row) if i in stay and p.block >= whole]
+    moved = [(p.block, p.kind, CPU) for i, p in enumerate(row) if i in stay]
     for d in range(len(used)):
         away = (row[i] for i in range(cuts[d], cuts[d + 1]) if row[i].kind and i not in stay)
         moved += [(p.block, p.kind, used[d].id) for p in away if owner[p.block] != d]
-    placed = place(settings, used, counts)
-    return replace(placed, n_cpu_moe=whole, override_tensor=(*settings.override_tensor, *_patterns(moved)))
+    return with_moved(place(settings, used, counts), row, moved)
 
 
-def _patterns(moved: Sequence[tuple[int, str, str]]) -> Iterator[tuple[str, str]]:
-    for block, where in dict.fromkeys((block, where) for block, _, where in moved):
-        kinds = "|".join(kind for b, kind, w in moved if (b, w) == (block, where))
-        yield rf"blk\.{block}\.ffn_({kinds})_(ch|)exps", where
+def with_moved(
+    settings: LlamaCppSettings, row: Sequence[Piece], moved: Iterable[tuple[int, str, str]]
+) -> LlamaCppSettings:
+    """*settings* that put each (block, kind of experts) elsewhere, all of the first blocks by ``--n-cpu-moe``."""
+    kinds: dict[int, set[str]] = {}
+    for piece in row:
+        kinds.setdefault(piece.block, set()).update({piece.kind} - {""})
+    away: dict[tuple[int, str], set[str]] = {}
+    for block, kind, where in moved:
+        away.setdefault((block, where), set()).add(kind)
+    leading = 0
+    while leading in kinds and kinds[leading] <= away.get((leading, CPU), set()):
+        leading += 1
+    if not any(kinds[b] for b in range(leading)):
+        leading = 0
+    alike: dict[tuple[str, ...], list[int]] = {}
+    for (block, where), some in sorted(away.items()):
+        if where != CPU or block >= leading:
+            alike.setdefault((where, *(k for k in _KINDS if k in some)), []).append(block)
+    patterns = (override(blocks, said[1:], said[0]) for said, blocks in alike.items())
+    return replace(settings, n_cpu_moe=leading, override_tensor=(*settings.override_tensor, *patterns))

@@ -32,6 +32,9 @@ def refuse(search: Search, workload: Workload, settings: LlamaCppSettings, close
         for s in closest.shortfall
     )
     reason = f"It doesn't fit: {missing}."
+    trained, asked = search.spec.context_length, workload.context or 0
+    if 0 < trained < asked:
+        reason += f" The model was trained for {trained} tokens, and {asked} a user are asked for."
     if not alternatives:
         reason += " " + _what_would_do(search, settings)
     return Refusal(
@@ -87,9 +90,9 @@ def _changes(search: Search, settings: LlamaCppSettings) -> Iterator[tuple[str, 
     """What could be given up, the least painful first; only what then fits."""
     yield from _more_in_ram(search, settings)
     yield from _smaller_cache(search, settings)
-    yield from _smaller_batch(search, settings)
     yield from _shorter_context(search, settings)
     yield from _fewer_users(search, settings)
+    yield from _smaller_batch(search, settings)
     yield from _everything_smaller(search, settings)
 
 
@@ -135,7 +138,9 @@ def _shorter_context(search: Search, settings: LlamaCppSettings) -> Iterator[tup
         return
     slots = max(1, settings.n_parallel or 1)
     asked = settings.n_ctx // slots
-    steps = range(_SHORTEST, asked, _CELLS)
+    # no more than what the model was trained for
+    trained = search.spec.context_length
+    steps = range(_SHORTEST, min(asked, trained + _CELLS - trained % _CELLS) if trained else asked, _CELLS)
 
     def with_each(context: int) -> LlamaCppSettings:
         return replace(settings, n_ctx=slots * context)

@@ -22,6 +22,7 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.appraiser import Appraiser
 from terazi.placement.capacity import Capacity
+from terazi.placement.experts import leave_out
 from terazi.placement.judge import Judged, judge
 from terazi.placement.layout import Layout, Role, alone, holds, spread
 from terazi.placement.overflow import fill_up
@@ -59,7 +60,7 @@ class Found(NamedTuple):
 class _Ledger:
     """What one search has spent and learnt so far."""
 
-    blocks: int = 0
+    blocks: float = 0.0
     active: list[float] = field(default_factory=list)
     paces: dict[tuple[object, ...], Pace] = field(default_factory=dict)
 
@@ -208,12 +209,20 @@ class Search:
         scale = self.scales.again(self.spec, self.machine.devices)
         return judge(self.spec, self.machine, settings, self.capacity, self.companions, scale=scale)
 
+    def guessed(self) -> None:
+        """A layout was scored without a bill, which takes a sixteenth of one's time."""
+        self.ledger.blocks += self.spec.block_count / 16
+
+    def space(self, settings: LlamaCppSettings, devices: tuple[Device, ...]) -> Space:
+        """What layouts that may leave layers to the host are looked for in."""
+        return self._survey(settings, devices, partial=True)
+
     def seconds(self, settings: LlamaCppSettings, devices: tuple[Device, ...], counts: Counts) -> float:
         """What a layout takes as the sum of its layers' times."""
         active = self.ledger.active
         if not active:
             active.extend(active_bytes(self.spec))
-        pace = self._pace(settings)
+        pace = self.pace(settings)
         mean = sum(active[:-1]) / max(1, self.spec.block_count) or 1.0
         first = next((d.id for d, n in zip(devices, counts, strict=True) if n), HOST)
         start = at = self.total - sum(counts)
@@ -234,12 +243,13 @@ class Search:
             devices,
             settings,
             self.capacity,
-            pace=self._pace(settings),
+            pace=self.pace(settings),
             partial=partial,
             scales=self.scales,
         )
 
-    def _pace(self, settings: LlamaCppSettings) -> Pace:
+    def pace(self, settings: LlamaCppSettings) -> Pace:
+        """Seconds a layer on each device under *settings*."""
         # what changes how fast a layer is; the context only changes how much a stream may read
         key = (settings.n_ubatch, settings.type_k, settings.type_v, settings.n_parallel, settings.flash_attn)
         known = self.ledger.paces.get(key)
@@ -293,7 +303,7 @@ class Search:
 
     def _host_may_help(self, settings: LlamaCppSettings, judged: Judged) -> bool:
         """Whether *judged* uses a card that is hardly faster than the host, or slower than another card is."""
-        pace = self._pace(settings)
+        pace = self.pace(settings)
         used = {name for name in judged.resolved.layer_devices if name != HOST}
         slowest = max((pace.block_s.get(name, 0.0) for name in used), default=0.0)
         host = min(pace.block_s[HOST], *(pace.beside_s.get(name, pace.block_s[HOST]) for name in used))
@@ -304,7 +314,7 @@ class Search:
         owners = set(judged.resolved.layer_devices)
         if len(owners) > 1 or HOST in owners:
             return False
-        pace = self._pace(settings)
+        pace = self.pace(settings)
         mine = pace.block_s.get(judged.resolved.layer_devices[0], 0.0)
         others = [d.id for d in self.devices(settings)]
         return all(min(pace.block_s[name], pace.beside_s[name]) >= mine for name in (*others, HOST))
@@ -369,7 +379,9 @@ class Search:
             seen += self._corrected(tried, devices, space, lambda s: self._wholes(s)[:1])
             fits = [j for j in seen if not j.shortfall]
             if fits:
-                return [*fill_up(self, tried, devices, fits[0]), *seen]
+                better = leave_out(self, settings, devices, fits[0])
+                better += fill_up(self, tried, devices, fits[0])
+                return [*better, *leave_out(self, settings, devices, fits[0], largest=True), *seen]
         return seen
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:

@@ -10,14 +10,15 @@ from dataclasses import fields, replace
 
 from terazi.errors import UsageError
 from terazi.hardware.machine import Machine
+from terazi.memory.companion import Companion
+from terazi.memory.llama_cpp.resolve import MAX_SEQUENCES
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
 from terazi.placement.appraiser import Appraiser, ByScore, Score
 from terazi.placement.capacity import capacity_of
-from terazi.placement.finish import Candidate, finish, plan_of
-from terazi.placement.judge import Judged
-from terazi.placement.overflow import shared_out
+from terazi.placement.finish import Candidate, finish, unweighed
+from terazi.placement.overflow import read_part
 from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.polish import FEW, polish
 from terazi.placement.scales import Scales
@@ -32,7 +33,12 @@ _COMFORTABLE = 4096
 _OFFLOADED = 8192
 #: The cache type that is tried where f16 leaves layers in RAM: that it loses little is assumed, not measured here,
 #: so it must gain a good deal (``finish``). Smaller types are only ever offered.
-_SMALLER_CACHE = "q8_0"
+_SMALLER_CACHE, _PRECISION = "q8_0", "it gives up precision of the cache"
+#: Numbers of cards that heads divide by, as a rule; and what a pin of leaves no other split mode.
+_CUT_OVER = frozenset({2, 4, 8})
+_LAYOUT = frozenset(
+    {"split_mode", "tensor_split", "n_gpu_layers", "main_gpu", "override_tensor", "cpu_moe", "n_cpu_moe"}
+)
 #: A micro-batch for prompts that are longer than the usual one.
 _LARGE_MICRO_BATCH = 2048
 
@@ -44,6 +50,7 @@ def solve(
     pins: Mapping[str, object],
     *,
     score: Score | Appraiser | None = None,
+    companions: tuple[Companion, ...] = (),
 ) -> Plan | Refusal:
     """The best plan for *workload*, or why there is none and what would fit.
 
@@ -59,11 +66,17 @@ def solve(
         pins: settings by the field names of ``LlamaCppSettings``; a None is no pin.
         score: judges plans that fit, higher is better; an ``Appraiser`` also says how fast each device is at a
             layer, which limits a plan misses, and figures for the explanations. Without it bandwidths decide.
+        companions: what is loaded beside the model.
 
     Raises:
         UsageError: for an unknown pin, or what llama.cpp itself refuses.
     """
     pins = checked_pins(pins)
+    if workload.users > MAX_SEQUENCES and "n_parallel" not in pins:
+        raise UsageError(
+            f"llama.cpp serves at most {MAX_SEQUENCES} users at once, not {workload.users}.",
+            hint=f"Say --users {MAX_SEQUENCES} or fewer; more can wait their turn, or share several servers.",
+        )
     appraiser = ByScore(score) if callable(score) else score
     search = Search(
         spec=spec,
@@ -71,6 +84,7 @@ def solve(
         capacity=capacity_of(machine),
         pins=pins,
         scales=Scales(machine.host.isa),
+        companions=companions,
         appraiser=appraiser,
     )
     base = base_settings(workload, pins)
@@ -102,13 +116,13 @@ def _better(
     if appraiser is None or fixed or not search.may_judge():
         return []
 
-    def score(judged: Judged) -> float:
-        return appraiser.score(plan_of(search, workload, judged))
+    def score(settings: LlamaCppSettings) -> float:
+        return appraiser.score(unweighed(settings, workload))
 
-    plain = [c.judged for c in candidates if not c.lossy and not c.judged.resolved.cut]
-    best = max(plain, key=score)
-    if shared_out(best.settings):
-        return []  # its cuts lie within blocks
+    plain = [c.judged for c in candidates if not c.gives_up and not c.offered and not c.judged.resolved.cut]
+    best = max(plain, key=lambda judged: score(judged.settings))
+    if any(map(read_part, best.settings.override_tensor)):
+        return []  # which experts lie elsewhere was made for its cuts
     if search.total > FEW and search.fastest_alone(settings, best):
         return []
     # the other choices of the best one, on all devices
@@ -123,11 +137,41 @@ def _variants(search: Search, settings: LlamaCppSettings, workload: Workload, fo
     offloaded = all(judged.verdict is Verdict.FITS_OFFLOADED for judged in found.fits)
     if offloaded and _may_shrink_cache(search, settings) and search.may_judge():
         smaller = search.run(replace(settings, type_k=_SMALLER_CACHE, type_v=_SMALLER_CACHE))
-        yield from (Candidate(judged, lossy=True) for judged in smaller.fits[:1])
+        yield from (Candidate(judged, _PRECISION) for judged in smaller.fits[:1])
     larger = min(_LARGE_MICRO_BATCH, settings.n_batch)
     long = workload.prompt > settings.n_ubatch and larger > settings.n_ubatch
     if long and "n_ubatch" not in search.pins and search.may_judge():
         yield from (Candidate(judged) for judged in search.run(replace(settings, n_ubatch=larger)).fits[:1])
+    yield from _other_modes(search, settings, workload, found)
+
+
+def _other_modes(
+    search: Search, settings: LlamaCppSettings, workload: Workload, found: Found
+) -> Iterator[Candidate]:
+    """Fewer slots than users where each slot's cache pushes layers into RAM; every layer cut over equal cards."""
+    offloaded = all(judged.verdict is Verdict.FITS_OFFLOADED for judged in found.fits)
+    free = not {"n_parallel", "n_ctx", "kv_unified"} & set(search.pins)
+    slots = settings.n_parallel or 1
+    if offloaded and free and slots > 1:
+        each = settings.n_ctx // slots
+        for fewer in dict.fromkeys((slots // 2, slots // 4, 1)):
+            less = replace(settings, n_parallel=fewer, n_ctx=fewer * each)
+            if fewer and search.may_judge() and search.likely_whole(less):
+                said = f"{workload.users - fewer} of {workload.users} users would wait for a slot"
+                yield from (Candidate(judged, said) for judged in search.run(less).fits[:1])
+                break
+    cards = search.devices(settings)
+    alike = len({(d.name, d.memory_total_bytes) for d in cards}) == 1 and not any(d.unified_memory for d in cards)
+    if not (alike and len(cards) in _CUT_OVER) or _LAYOUT & set(search.pins) or not search.may_judge():
+        return
+    cut = replace(settings, split_mode="tensor", n_gpu_layers=search.total, tensor_split=(), devices=())
+    try:
+        judged = search.weigh(cut)
+    except UsageError:  # a model whose tensors can't be cut, a cache type that can't
+        return
+    if not judged.shortfall:
+        # experimental in the engine's own words (``-sm`` in ``common/arg.cpp``), so nobody gets it unasked
+        yield Candidate(judged, "the engine calls it experimental, so say --split-mode tensor for it", offered=True)
 
 
 def _may_shrink_cache(search: Search, settings: LlamaCppSettings) -> bool:

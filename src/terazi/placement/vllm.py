@@ -29,8 +29,10 @@ from terazi.units import MIB, format_bytes, pad
 DOMAIN: Final = 8
 #: Tensors that are weighed beyond the necessary trial: one of a trillion-parameter model takes a second.
 _WEIGHED_TENSORS: Final = 30_000
-#: How much better a plan must score that takes more cards.
+#: How much better a plan must score that takes more cards, and one whose cache is less precise.
 _WORTH: Final = 0.03
+_WORTH_LOSSY: Final = 0.15
+_SMALLER_CACHE: Final = "fp8"
 
 
 def follow_vllm(
@@ -107,16 +109,41 @@ def solve_vllm(
         if least > len(cards) > 0:
             # no setting helps, so none is tried
             said = f"{_why_so_many(spec, cards, least)[0].rstrip('.')}, and there are {len(cards)}."
-            return refusal_of(spec, machine, closest, workload, users=workload.users, hopeless=said)
-        return refusal_of(spec, machine, closest, served(closest, workload), users=workload.users)
+            refused = refusal_of(spec, machine, closest, workload, users=workload.users, hopeless=said)
+            return replace(refused, reason=f"{refused.reason} {_of_unequal(cards)}".strip())
+        refused = refusal_of(spec, machine, closest, served(closest, workload), users=workload.users)
+        return replace(refused, reason=f"{refused.reason} {_of_unequal(cards)}".strip())
     reasons = _why_so_many(spec, cards, least)
     if len(cards) > DOMAIN and fitting[0][0].settings.pipeline_parallel > 1:
         stages = fitting[0][0].settings.pipeline_parallel
         said = f"One server joins {DOMAIN} cards, and a layer that is cut adds up over all its cards twice a token,"
         said += f" so it is cut no further; {stages} such groups follow each other and hand one hidden state over."
         reasons += (said,)
+    smaller = _smaller_cache(spec, machine, fitting[0], workload, pins) if appraiser is not None and cards else None
+    if smaller is not None:
+        fitting.append(smaller)
     plans = [plan_of(spec, machine, tried, work, reasons) for tried, work in fitting]
     return _best(plans, [t.settings for t, _ in fitting], lacking, appraiser)
+
+
+def _smaller_cache(
+    spec: ModelSpec,
+    machine: Machine,
+    fitting: tuple[Trial, Workload],
+    workload: Workload,
+    pins: Mapping[str, object],
+) -> tuple[Trial, Workload] | None:
+    """The same with a cache in 8 bits, where the usual one cut the context short or makes users wait."""
+    tried, work = fitting
+    if "kv_cache_dtype" in pins or tried.settings.kv_cache_dtype != "auto":
+        return None
+    wanted = workload.context or spec.context_length
+    if (work.context or 0) >= wanted and not tried.crowded:
+        return None
+    for other in _lengths(spec, machine, replace(tried.settings, kv_cache_dtype=_SMALLER_CACHE), workload):
+        if other.fits:
+            return other, served(other, workload)
+    return None
 
 
 def _best(
@@ -128,14 +155,17 @@ def _best(
     if appraiser is None or len(plans) == 1:
         return replace(plans[0], rejected=tuple(lacking))
     marks = [
-        appraiser.score(plan) * (1 + _WORTH) ** -(chosen.world_size > settings[0].world_size)
+        appraiser.score(plan)
+        * (1 + _WORTH) ** -(chosen.world_size > settings[0].world_size)
+        * (1 + _WORTH_LOSSY) ** -(chosen.kv_cache_dtype != settings[0].kv_cache_dtype)
         for plan, chosen in zip(plans, settings, strict=True)
     ]
     keeping = [i for i, plan in enumerate(plans) if not appraiser.misses(plan)] or range(len(plans))
     best = max(keeping, key=lambda i: (marks[i], -i))
     rejected = [
         Rejected(
-            option=name_group(chosen.tensor_parallel, chosen.pipeline_parallel),
+            option=name_group(chosen.tensor_parallel, chosen.pipeline_parallel)
+            + (f" with a cache in {chosen.kv_cache_dtype}" if chosen.kv_cache_dtype != "auto" else ""),
             why="; ".join(w for w in (appraiser.misses(plan), appraiser.against(plan, plans[best])) if w),
         )
         for i, (plan, chosen) in enumerate(zip(plans, settings, strict=True))
@@ -165,6 +195,17 @@ def _why_so_many(spec: ModelSpec, cards: Sequence[Device], least: int) -> tuple[
     return (f"The weights alone, {size}, need {least} cards of {free} free each.",)
 
 
+def _of_unequal(cards: Sequence[Device]) -> str:
+    """What the smallest of unequal cards does to all, and what takes them as they are."""
+    if len({card.memory_total_bytes for card in cards}) < 2:
+        return ""
+    least = min(cards, key=free_for_engine)
+    return (
+        f"vLLM gives every card an equal part, so {least.id} with {format_bytes(free_for_engine(least))} free caps"
+        " them all; llama.cpp gives each what it has room for: weigh a GGUF of this model, e.g. hf:ORG/REPO-GGUF."
+    )
+
+
 def _groups(
     model: VllmModel, settings: VllmSettings, cards: int, least: int, pins: Mapping[str, object]
 ) -> Iterator[tuple[int, int]]:
@@ -173,9 +214,14 @@ def _groups(
         yield settings.tensor_parallel, settings.pipeline_parallel
         return
     if not cards:
-        yield 1, 1
+        yield 1, settings.pipeline_parallel
         return
     sizes = [n for n in range(1, min(cards, DOMAIN) + 1) if n == 1 or divides_heads(model, n)]
+    if "pipeline_parallel" in pins:
+        stages = settings.pipeline_parallel
+        fitting = [n for n in sizes if n * stages <= cards]
+        yield from ((n, stages) for n in fitting or sizes[:1])
+        return
     groups = [
         (tensor, pipeline)
         for tensor in sizes
@@ -245,4 +291,6 @@ def _with(settings: VllmSettings, name: str, value: object) -> VllmSettings:
         return replace(settings, max_num_batched_tokens=value)
     if name == "tensor_parallel" and isinstance(value, int):
         return replace(settings, tensor_parallel=value)
+    if name == "pipeline_parallel" and isinstance(value, int):
+        return replace(settings, pipeline_parallel=value)
     raise UsageError(f"{name} can't be pinned for vLLM", hint="put it into a command: terazi weigh -- vllm serve …")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from terazi.hardware.machine import Machine
@@ -30,12 +30,29 @@ def refusal_of(
     return Refusal(
         reason=f"{hopeless} {tried.reason}".strip(),
         shortfall=tried.shortfall,
-        alternatives=() if hopeless else tuple(islice(_alternatives(spec, machine, tried, users), _ALTERNATIVES)),
+        alternatives=()
+        if hopeless
+        else tuple(
+            islice(chain(_fewer_users(tried, users), _alternatives(spec, machine, tried, users)), _ALTERNATIVES)
+        ),
         closest=tried.shares,
         bill=tried.appraisal.bill,
         settings=tried.settings,
         workload=workload,
     )
+
+
+def _fewer_users(tried: Trial, users: int) -> Iterator[Alternative]:
+    """As many as the cache holds at once, where it is only that too many are wanted."""
+    pool = tried.appraisal.pool
+    count = int(pool.concurrency) if pool is not None and tried.crowded else 0
+    if 0 < count < users and not tried.appraisal.objections and not tried.shortfall:
+        yield Alternative(
+            settings=tried.settings,
+            change=f"{count} user{'s' * (count > 1)} at once",
+            gives_up=f"{users - count} of {users} streams, which would wait",
+            total_bytes=tried.appraisal.bill.total_bytes,
+        )
 
 
 def _alternatives(spec: ModelSpec, machine: Machine, tried: Trial, users: int) -> Iterator[Alternative]:

@@ -26,6 +26,7 @@ class Limits:
         max_queued: requests that may wait, of all callers and models together. A caller that has none waiting is
             let in beyond it, up to twice as many in all, so that others' queues don't lock it out.
         max_queued_each: of one caller, where its key says nothing.
+        max_wait_s: a request may wait so long, whatever for; None is for ever.
         rate_wait_s: a request may wait so long for its caller's tokens per minute.
         aging_s: so often a lower priority has a turn, whatever waits above it.
         pass_s: so long smaller requests may pass one that doesn't fit yet; then a replica is kept free for it.
@@ -34,6 +35,7 @@ class Limits:
 
     max_queued: int = 512
     max_queued_each: int = 256
+    max_wait_s: float | None = None
     rate_wait_s: float = 10.0
     aging_s: float = 30.0
     pass_s: float = 5.0

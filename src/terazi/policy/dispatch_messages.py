@@ -103,10 +103,14 @@ class ReplicaGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelClosed:
-    """No engine will come for it: it failed for good, or was stopped. Its waiting requests are turned away."""
+    """No engine will come for it now. Its waiting requests are turned away, and those that come.
+
+    ``again_at``: when it is tried again; None is when somebody does something.
+    """
 
     model: str
     reason: str
+    again_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ class Dispatcher:
         self._seats: dict[str, Replica] = {}
         self._serial = 0
         self._waiting = 0
-        self._alarms = Alarms(self._is_waiting)
+        self._alarms = Alarms(self._waits_until)
         self._paused: str | None = None
         self._draining = False
 
@@ -106,9 +106,7 @@ class Dispatcher:
         """Take *event* in; what is to be done about it."""
         commands: list[Command] = []
         for id_ in self._alarms.expired(now):
-            request = self._requests[id_]
-            self._turn_away(request, Why.DEADLINE, _LATE, commands)
-            commands += self._lines[request.model].wanted(now)
+            self._expire(self._requests[id_], now, commands)
         match event:
             case RequestArrived():
                 self._arrive(event, now, commands)
@@ -139,9 +137,11 @@ class Dispatcher:
     ) -> None:
         """Doors that open and close."""
         match event:
-            case ModelClosed(model=model, reason=reason):
-                self._line(model).closed = reason
-                self._turn_all_away(self._line(model), Why.NO_ENGINE, reason, now, commands)
+            case ModelClosed(model=model, reason=reason, again_at=again_at):
+                line = self._line(model)
+                line.closed, line.again_at = reason, again_at
+                opens_in_s = line.opens_in_s(now)
+                self._turn_all_away(line, Why.NO_ENGINE, reason, now, commands, retry_after_s=opens_in_s)
             case ModelOpened(model=model):
                 self._line(model).closed = None
             case AdmissionPaused(reason=reason):
@@ -183,8 +183,8 @@ class Dispatcher:
             if retry is None:
                 retry = line.place_free_s(request, account, now, own=reason is Why.KEY_QUEUE_FULL)
             self._turn_away(request, reason, message, commands, retry)
-        elif request.deadline is not None:
-            self._alarms.set_deadline(request.id, request.deadline)
+        else:
+            self._set_alarm(request, now)
         commands += line.wanted(now)
 
     def _refuse(self, event: RequestArrived, line: Line, now: float) -> TurnAway | None:
@@ -192,7 +192,8 @@ class Dispatcher:
         if self._draining:
             return TurnAway(id=event.id, why=Why.DRAINING, message=_SHUTTING_DOWN)
         if line.closed is not None:
-            return TurnAway(id=event.id, why=Why.NO_ENGINE, message=line.closed)
+            opens_in_s = line.opens_in_s(now)
+            return TurnAway(id=event.id, why=Why.NO_ENGINE, message=line.closed, retry_after_s=opens_in_s)
         if self._paused is not None:
             return TurnAway(id=event.id, why=Why.PRESSURE, message=self._paused)
         largest = line.largest()
@@ -230,13 +231,13 @@ class Dispatcher:
         if self._draining:
             self._turn_away(request, Why.DRAINING, _SHUTTING_DOWN, commands)
         elif line.closed is not None:
-            self._turn_away(request, Why.NO_ENGINE, line.closed, commands)
+            self._turn_away(request, Why.NO_ENGINE, line.closed, commands, line.opens_in_s(now))
         elif largest is not None and request.tokens > largest:
             self._turn_away(request, Why.TOO_LARGE, _too_large(request.tokens, largest), commands)
         elif request.deadline is not None and request.deadline <= now:
             self._turn_away(request, Why.DEADLINE, _LATE, commands)
-        elif request.deadline is not None:
-            self._alarms.set_deadline(request.id, request.deadline)
+        else:
+            self._set_alarm(request, now)
         self._settle_down(line, account, now, commands)
 
     def _change(self, news: ReplicaChanged, now: float, commands: list[Command]) -> None:
@@ -279,9 +280,28 @@ class Dispatcher:
             self._place(self._lines[model], now, commands)
         commands += line.wanted(now)
 
-    def _is_waiting(self, id_: str) -> bool:
+    def _set_alarm(self, request: Request, now: float) -> None:
+        """It waits until its deadline, and no longer than anybody may."""
+        until = request.deadline
+        if self._limits.max_wait_s is not None:
+            longest = now + self._limits.max_wait_s
+            until = longest if until is None else min(until, longest)
+        request.until = until
+        if until is not None:
+            self._alarms.set_until(request.id, until)
+
+    def _expire(self, request: Request, now: float, commands: list[Command]) -> None:
+        """It has waited long enough."""
+        if request.deadline is not None and request.deadline <= now:
+            self._turn_away(request, Why.DEADLINE, _LATE, commands)
+        else:
+            message = f"no engine was free for it within {self._limits.max_wait_s:g} s"
+            self._turn_away(request, Why.NO_ENGINE, message, commands)
+        commands += self._lines[request.model].wanted(now)
+
+    def _waits_until(self, id_: str, at: float) -> bool:
         request = self._requests.get(id_)
-        return request is not None and request.seated_at is None
+        return request is not None and request.seated_at is None and request.until == at
 
     def _place(self, line: Line, now: float, commands: list[Command]) -> None:
         """Send off whoever fits."""
@@ -314,9 +334,18 @@ class Dispatcher:
         line.left_queue(request)
         commands.append(TurnAway(id=request.id, why=why, message=message, retry_after_s=retry_after_s))
 
-    def _turn_all_away(self, line: Line, why: Why, message: str, now: float, commands: list[Command]) -> None:
+    def _turn_all_away(
+        self,
+        line: Line,
+        why: Why,
+        message: str,
+        now: float,
+        commands: list[Command],
+        *,
+        retry_after_s: float | None = None,
+    ) -> None:
         for request in list(line.queue.waiting.values()):
-            self._turn_away(request, why, message, commands)
+            self._turn_away(request, why, message, commands, retry_after_s)
         commands += line.wanted(now)
 
     def _queued(self, request: Request, account: Account) -> None:

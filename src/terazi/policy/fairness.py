@@ -30,6 +30,7 @@ class Request:
         tokens: KV tokens that it may hold.
         charge: tokens that its flow pays for it: an estimate, until it is complete.
         paid: the flow has paid; a second attempt is free.
+        until: it waits no longer; None is for ever, or not known yet.
         seated_at: since when an engine has it; None while it waits.
     """
 
@@ -43,6 +44,7 @@ class Request:
     arrived: float
     charge: float = 0.0
     paid: bool = False
+    until: float | None = None
     seated_at: float | None = None
 
 

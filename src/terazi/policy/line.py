@@ -12,7 +12,7 @@ from terazi.policy.survey import LineView
 
 
 class Line:
-    """Everything about one model. ``closed`` is why it can't be had, if so."""
+    """Everything about one model. ``closed`` is why it can't be had, if so, and ``again_at`` until when."""
 
     def __init__(self, model: str, limits: Limits) -> None:
         self.model = model
@@ -20,6 +20,7 @@ class Line:
         self.replicas: dict[str, Replica] = {}
         self.pace = Pace()
         self.closed: str | None = None
+        self.again_at: float | None = None
         #: When a caller's tokens per minute allow one of those who wait to run, if that is what they wait for.
         self.rate_wake: float | None = None
         self._limits = limits
@@ -168,6 +169,10 @@ class Line:
             if account.max_concurrent:
                 between = max(between, self.pace.between_s(account.max_concurrent) or 0.0)
         return opens + between
+
+    def opens_in_s(self, now: float) -> float | None:
+        """Seconds until it can be had again, if it is known."""
+        return None if self.again_at is None else max(0.0, self.again_at - now)
 
     def view(self, now: float) -> LineView:
         """What it looks like."""

@@ -78,6 +78,11 @@ class Keeper:
         """Until when *model* can't be had; infinity is until somebody does something, None that it can."""
         return self._state.closed.get(model)
 
+    def may_ever_go(self, unit: str) -> bool:
+        """Whether *unit* is in memory, and may be unloaded for others at some time."""
+        found = self._state.units.get(unit)
+        return found is not None and found.at in _UP and found.terms.ours and not found.terms.pinned
+
     def idle_until(self, unit: str) -> float | None:
         """When *unit* is unloaded for being idle; None if it won't be, as it is now."""
         found = self._state.units.get(unit)
@@ -104,12 +109,17 @@ class Keeper:
         commands += decided.commands
         for unit in decided.hopeless:
             self._failed(unit, "there isn't enough memory for it, whatever is unloaded", now, commands)
-        for unit in self._state.units.values():
-            if unit.at is Residence.CLOSED and unit.terms.unit not in decided.needed and not _leaving(unit):
-                unit.at = Residence.READY
-                commands.append(Open(unit=unit.terms.unit))
+        if not decided.unsure:
+            self._open_unneeded(decided.needed, commands)
         self._set_wake(now, commands)
         return commands
+
+    def _open_unneeded(self, needed: set[str], commands: list[Command]) -> None:
+        for unit in self._state.units.values():
+            leaving = unit.forgotten or unit.out is not None
+            if unit.at is Residence.CLOSED and unit.terms.unit not in needed and not leaving:
+                unit.at = Residence.READY
+                commands.append(Open(unit=unit.terms.unit))
 
     # ---- what happened
 
@@ -310,7 +320,3 @@ class Keeper:
         if later < inf and later != self._woken_at:
             self._woken_at = later
             commands.append(WakeAt(at=later))
-
-
-def _leaving(unit: Unit) -> bool:
-    return unit.forgotten or unit.out is not None

@@ -98,6 +98,8 @@ class Round:
         self._measure = False
         #: Units that go for somebody.
         self.needed: set[str] = set()
+        #: Somebody waits for a measurement, so that it isn't known who must go.
+        self.unsure = False
         #: Units that don't fit, whoever goes, however they are planned.
         self.hopeless: list[Unit] = []
         self.commands: list[Command] = []
@@ -121,12 +123,10 @@ class Round:
             if self._fresh():
                 self._load(unit)
             else:
-                self._measure = True
-                self._claim(needs)
+                self._measure_first(needs)
             return
         if not self._fresh():  # nobody goes for a figure that may be out of date
-            self._measure = True
-            self._claim(needs)
+            self._measure_first(needs)
             return
         short = self._missing(needs, coming=True)
         chosen = choose(self._candidates(target), short) if short and target.evict else None
@@ -146,6 +146,10 @@ class Round:
             self._look_again()
         else:
             self._look_again()
+
+    def _measure_first(self, needs: Mapping[str, int]) -> None:
+        self._measure = self.unsure = True
+        self._claim(needs)
 
     def _look_again(self) -> None:
         """What was freed may show up late."""

@@ -150,9 +150,6 @@ class GiveUp:
 
 Step: TypeAlias = RunAgain | Continue | Replay | Finish | GiveUp
 
-#: The words of those that take an answer up in its middle.
-RESUMING: Final = frozenset({Continue.word, Replay.word})
-
 
 class Hold(StrEnum):
     """What is kept from the client until it is complete, because it could not be continued in its middle."""

@@ -16,6 +16,9 @@ from terazi.errors import EngineError
 from terazi.gateway.backend import READY, HeldMemory, ModelCard
 from terazi.gateway.in_flight import InFlight
 from terazi.policy.dispatch_messages import ReplicaChanged
+from terazi.policy.progress import Liveness, Patience
+from terazi.supervisor.health import EngineClient
+from terazi.supervisor.watch import Watched, watch
 
 _log = logging.getLogger(__name__)
 
@@ -77,6 +80,11 @@ class AttachedModel:
     def in_flight(self) -> int:
         """Requests of ours in it."""
         return self._flight.count
+
+    @property
+    def bytes_seen(self) -> int:
+        """Of its answers so far."""
+        return self._flight.bytes_seen
 
     async def ready(self) -> None:
         """As its server was when it was last asked.
@@ -156,20 +164,56 @@ class AttachedServer:
         self._changed = changed
         self._answers = answers
         self._missed = 0
+        self._seen = 0
+        self._stuck = False
         self._told = ""
 
-    async def watch(self, every_s: float = EVERY_S) -> None:
-        """Ask until cancelled."""
-        while True:
-            await self.look()
-            await asyncio.sleep(every_s)
+    async def watch(self, every_s: float = EVERY_S, patience: Patience | None = None) -> None:
+        """Ask until cancelled; and see whether it gets on with what it was given."""
+        following: asyncio.Future[None] | None = None
+        try:
+            while True:
+                await self.look()
+                if following is None and self.models:  # a token is asked of a model that it has
+                    following = asyncio.ensure_future(self._follow(patience or Patience(idle_look_s=0.0)))
+                await asyncio.sleep(every_s)
+        finally:
+            if following is not None:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    async def _follow(self, patience: Patience) -> None:
+        """While requests of ours are in it: one that works on nothing is closed until it gives a token again."""
+        client = EngineClient(self.url, self._key)
+        model = json.dumps(next(iter(self.models), ""))
+        watched = Watched(
+            probe_path="/v1/chat/completions",
+            probe_body=f'{{"model": {model}, "messages": [{{"role": "user", "content": "1"}}], "max_tokens": 1}}',
+            in_flight=lambda: sum(model.in_flight for model in self.models.values()),
+            bytes_seen=self._bytes_seen,
+        )
+        try:
+            async with contextlib.aclosing(watch(client, watched, patience)) as verdicts:
+                async for verdict in verdicts:
+                    stuck = verdict.liveness is Liveness.STUCK
+                    if stuck != self._stuck:
+                        self._stuck = stuck
+                        _log.warning("%s %s: %s", self.url, "is stuck" if stuck else "works again", verdict.reason)
+                        self._answered(answers=not stuck)
+        finally:
+            await client.close()
+
+    def _bytes_seen(self) -> int:
+        return sum(model.bytes_seen for model in self.models.values())
 
     async def look(self) -> None:
         """Ask once, and tell what has changed."""
         try:
             listed = await self._ask()
         except (aiohttp.ClientError, TimeoutError, ValueError, KeyError, TypeError) as problem:
-            self._missed += 1
+            seen, self._seen = self._seen, self._bytes_seen()
+            # answers that flow say more than a question that it had no time for
+            self._missed = 0 if self._seen != seen else self._missed + 1
             if self._missed >= _MOST_MISSED or not self.models:
                 self._say(f"{self.url} does not answer as a model server: {str(problem) or type(problem).__name__}")
                 self._answered(answers=False)
@@ -191,6 +235,7 @@ class AttachedServer:
         self._answered(answers=True)
 
     def _answered(self, *, answers: bool) -> None:
+        answers = answers and not self._stuck
         for model in self.models.values():
             if model.answers != answers:
                 model.answers = answers

@@ -25,7 +25,7 @@ from terazi.performance.kernel_fit import (
     solve_layers,
     solve_overheads,
 )
-from terazi.performance.kernels import Matrices, at_batch, weights_s
+from terazi.performance.kernels import Matrices, weights_s
 from terazi.service.memory_speed import read_bytes_per_s
 from terazi.service.stopwatch import Stopwatch
 
@@ -156,8 +156,15 @@ class Calibrator:
         )
 
     def _narrow(self, dtype: str) -> MadeUpModel:
+        """As small models are: their rows share out unevenly over threads, which powers of two would hide."""
+        from terazi.models.ggml_types import TYPE_BY_NAME
+
+        if TYPE_BY_NAME[dtype].block_size > 64:  # whole blocks only
+            return self._filled(
+                MadeUpModel(dtype=dtype, layers=1, embedding=768, feed_forward=2048, heads=12, kv_heads=4)
+            )
         return self._filled(
-            MadeUpModel(dtype=dtype, layers=1, embedding=512, feed_forward=1024, heads=8, kv_heads=2)
+            MadeUpModel(dtype=dtype, layers=1, embedding=576, feed_forward=1536, heads=9, kv_heads=3)
         )
 
     def _wide(self, dtype: str) -> MadeUpModel:
@@ -186,25 +193,28 @@ class Calibrator:
         return {(prompt, depth): seconds for (prompt, _, depth), seconds in found.items()}
 
     async def _overheads(self, host: DeviceCalibration) -> Overheads:
-        """Of a server, with the model itself taken off."""
+        """Of a server: what its steps take longer than llama-bench's with the very same model."""
         own: dict[tuple[int, int], float] = {}
         prompt = tuple(range(3, 11))
         for vocab in _VOCABS:
             self._progress(f"{HOST}: sampling from {vocab} tokens")
             model = MadeUpModel(
-                dtype="q8_0", layers=2, embedding=512, feed_forward=512, heads=8, kv_heads=2,
+                dtype="q8_0", layers=8, embedding=512, feed_forward=1024, heads=8, kv_heads=2,
                 vocab=vocab, vocab_dtype="q8_0", tokenizer=True,
             )  # fmt: skip
             path = self._write(model)
+            streams_of = (1, _STREAMS) if vocab == _VOCABS[0] else (1,)
+            alone = await self._watch.bench(path, prompts=streams_of, repeats=4 * self._effort.repeats[0])
             output_bytes = next(t.n_bytes for t in model.tensors() if t.name == "output.weight")
+            logits = {"q8_0": Matrices(output_bytes, vocab)}
             async with self._watch.server(path, slots=_STREAMS, context=256) as served:
-                for streams in (1, _STREAMS) if vocab == _VOCABS[0] else (1,):
+                for streams in streams_of:
                     step = await served.step_s(
                         streams=streams, prompt=prompt, output=self._effort.output, rounds=self._effort.rounds
                     )
-                    layer_s = at_batch(host.layer_batches, streams)
-                    by_type = {"q8_0": Matrices(model.block_bytes + output_bytes, model.block_rows + vocab)}
-                    own[vocab, streams] = step - weights_s(host, by_type, streams) - model.layers * layer_s
+                    # a prompt of llama-bench makes the logits of its last token only
+                    more = weights_s(host, logits, streams) - weights_s(host, logits, 1)
+                    own[vocab, streams] = step - alone[streams, 0, 0] - more
         small, large = _VOCABS
         return solve_overheads(
             one_small_s=own[small, 1],

@@ -140,7 +140,7 @@ def _card_prices(machine: Machine, prices: Prices) -> tuple[float | None, str]:
     known = {name: price for name, price in found.items() if price is not None}
     if not found or len(known) < len(found):
         return None, ""
-    dates = ", ".join(f"{name} {p.note} {p.price:,.0f} as of {p.date}" for name, p in known.items())
+    dates = "; ".join(f"{name} {p.price:,.0f}, {p.note}, as of {p.date}" for name, p in known.items())
     total = sum(known[d.name].price for d in machine.devices)
     return total, f"own hardware: its cards alone, {total:,.0f} ({dates}); say what you paid with --hardware-price"
 
@@ -208,8 +208,11 @@ def _weigh_spec(
         from terazi.service import weigh_vllm
 
         return weigh_vllm.weigh_spec(spec, machine, workload, pins)
+    from terazi.memory.llama_cpp.layers import ALL_LAYERS
     from terazi.service import weigh_llama_cpp
 
+    # nobody rents a card to leave layers in RAM
+    pins = {"n_gpu_layers": ALL_LAYERS, **pins}
     return weigh_llama_cpp.weigh_spec(spec, machine, workload, pins, price_per_kwh=None)
 
 

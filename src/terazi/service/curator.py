@@ -18,13 +18,14 @@ from terazi.service.attached import AttachedModel, AttachedServer
 from terazi.service.cards import model_id
 from terazi.service.config import Config
 from terazi.service.config_models import ModelTable
-from terazi.service.fleet import Fleet, Yard
+from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel
 from terazi.service.keys import callers
 from terazi.service.planning import Planned, check_fits, plan_one, settle_source
 from terazi.service.reload import change_of, fixed_changes
 from terazi.service.room import with_room
 from terazi.service.wish import Wish, wish_of
+from terazi.service.yard import Yard
 
 _log = logging.getLogger(__name__)
 

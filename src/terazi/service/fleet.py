@@ -7,21 +7,14 @@ whoever gives up waiting for them.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import Coroutine, Iterator
 from typing import Protocol
 
-from terazi.engines.llama_cpp.binary import Binary
-from terazi.errors import TeraziError
 from terazi.gateway.backend import Served, find_served
 from terazi.gateway.figures import Figure
 from terazi.hardware.machine import Machine
-from terazi.hardware.probe import read_process_memory
 from terazi.policy.dispatch_messages import ModelClosed, ModelOpened, ReplicaChanged, ReplicaGone, WantModel
-from terazi.policy.lifecycle import State
-from terazi.policy.lifecycle_messages import Phase, Retry
+from terazi.policy.lifecycle_messages import Phase
 from terazi.policy.residency import Keeper
 from terazi.policy.residency_messages import (
     Close,
@@ -37,12 +30,7 @@ from terazi.policy.residency_messages import (
     OpenModel,
     PlanAgain,
     Ticked,
-    UnitFailed,
     UnitForgotten,
-    UnitLoaded,
-    UnitRestarting,
-    UnitUnloaded,
-    UnitUsed,
     Unload,
     UnloadAsked,
     WakeAt,
@@ -53,13 +41,12 @@ from terazi.service.cards import slug
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment
 from terazi.service.engine_counts import EngineCounts, memory_figures
+from terazi.service.engine_room import EngineRoom
 from terazi.service.fleet_model import FleetModel, Slot
-from terazi.service.planning import Planned, plan_one
-from terazi.service.room import Holding, free_for_models, with_room
-from terazi.supervisor.freed import freed
+from terazi.service.meter import Meter
+from terazi.service.planning import Planned
+from terazi.service.yard import Yard
 from terazi.supervisor.log import claim
-from terazi.supervisor.process import resident
-from terazi.supervisor.vitals import DeviceMemory
 
 _log = logging.getLogger(__name__)
 
@@ -78,39 +65,16 @@ class Dispatching(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Yard:
-    """What all engines have in common.
-
-    Args:
-        binary: the engine.
-        look: this machine as it is now, as the engine sees it. It may block.
-        run_dir: where records and logs are kept.
-        on_ready: told of each start that succeeded.
-        device_memory: what the driver last counted for a process.
-        price_per_kwh: for forecasts.
-    """
-
-    binary: Binary
-    look: Callable[[], Machine]
-    run_dir: Path
-    on_ready: Callable[[Deployment], None] = lambda _: None
-    device_memory: DeviceMemory | None = None
-    price_per_kwh: float | None = None
-
-
 class Fleet:
     """All models. Use it on one event loop.
 
     Args:
         yard: what engines need.
-        config: ``memory`` and ``engines`` of it count here.
     """
 
-    def __init__(self, yard: Yard, config: Config) -> None:
+    def __init__(self, yard: Yard) -> None:
         self._yard = yard
-        self._config = config
-        memory = config.memory
+        memory = yard.config.memory
         self._keeper = Keeper(
             Limits(min_stay_s=memory.min_stay_s, batch_s=memory.batch_s, free_wait_s=memory.free_wait_s)
         )
@@ -118,13 +82,15 @@ class Fleet:
         self.models: dict[str, FleetModel] = {}
         self.attached: dict[str, AttachedModel] = {}
         self._slots: dict[str, Slot] = {}
+        self._meter = Meter(yard, self._keeper, self._slots)
+        self._counts = EngineCounts()
+        self._engines = EngineRoom(yard, self, self._counts)
         self._generation = 0
         self._timer: asyncio.TimerHandle | None = None
         self._events: deque[Event] = deque()
         self._stepping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.changed = asyncio.Event()
-        self._counts = EngineCounts()
 
     # ---- Directory, Keeper
 
@@ -136,6 +102,11 @@ class Fleet:
         """By id or alias; Ollama's ``:latest`` is the same model."""
         return find_served(self.served(), name)
 
+    def figures(self) -> Iterator[Figure]:
+        """What the metrics show of engines."""
+        yield from self._counts.figures()
+        yield from memory_figures(self.deployments())
+
     def want(self, wanted: WantModel) -> None:
         """Requests wait for a model that has no open replica."""
         if wanted.model in self.models:
@@ -144,11 +115,6 @@ class Fleet:
                     model=wanted.model, waiting=wanted.waiting, since=wanted.since, priority=wanted.priority
                 )
             )
-
-    def figures(self) -> Iterator[Figure]:
-        """What the metrics show of engines."""
-        yield from self._counts.figures()
-        yield from memory_figures(self.deployments())
 
     def deployments(self) -> list[Deployment]:
         """All engines that were started, running or not."""
@@ -210,10 +176,23 @@ class Fleet:
         self._wake()
 
     def _retire(self, slot: Slot) -> None:
-        self._open(slot, open_=False)
+        self.open(slot, open_=False)
         self.tell(UnitForgotten(unit=slot.unit))
         if self._keeper.residence(slot.unit) is None:
             self._dispose(slot)
+
+    def gone(self, slot: Slot) -> None:
+        """As ``engine_room.House`` has it."""
+        model = self.model_of(slot)
+        if self.residence(slot) is None:
+            self._dispose(slot)
+        elif model is not None:
+            self.tell(slot.known(model.wish, stopped=model.stopped))
+
+    def model_of(self, slot: Slot) -> FleetModel | None:
+        """Whose slot it is; None if it isn't served any more, or with other settings."""
+        model = self.models.get(slot.planned.name)
+        return model if model is not None and slot in model.slots else None
 
     def _dispose(self, slot: Slot) -> None:
         """Nothing of it is left."""
@@ -249,9 +228,9 @@ class Fleet:
         self._reopen(model)
         self.ask(model)
 
-    def _close(self, model: FleetModel, reason: str) -> None:
+    def _close(self, model: FleetModel, reason: str, again_at: float | None = None) -> None:
         model.closed = reason
-        self._tell_seats(ModelClosed(model=model.name, reason=reason))
+        self._tell_seats(ModelClosed(model=model.name, reason=reason, again_at=again_at))
 
     def _reopen(self, model: FleetModel) -> None:
         if model.closed is not None:
@@ -272,17 +251,8 @@ class Fleet:
         return self._keeper.residence(slot.unit)
 
     def room(self, machine: Machine) -> dict[str, int]:
-        """What a model could have if everything unpinned went."""
-        free = free_for_models(machine, self._holdings(machine), self._config.memory)
-        for name, slot in self._slots.items():
-            if self._keeper.residence(name) in _UP and not self._pinned(slot):
-                for device, need in slot.needs().items():
-                    free[device] = free.get(device, 0) + need
-        return free
-
-    def _pinned(self, slot: Slot) -> bool:
-        model = self.models.get(slot.planned.name)
-        return model is not None and slot in model.slots and model.wish.pinned
+        """What a model could have if everything unpinned went. It may block."""
+        return self._meter.room(machine)
 
     async def stop(self, drain_s: float) -> None:
         """End all engines."""
@@ -304,7 +274,7 @@ class Fleet:
 
     def reconfigure(self, config: Config) -> None:
         """The budget and the engines' patience are these from now on."""
-        self._config = config
+        self._yard.config = config
 
     # ---- engines of others
 
@@ -359,32 +329,36 @@ class Fleet:
     def _do(self, command: Command) -> None:
         match command:
             case Load(unit=unit):
-                self._begin(self._load(self._slots[unit]))
+                self._engines.load(self._slots[unit])
             case Unload(unit=unit, reason=reason):
                 _log.info("%s is unloaded: %s", unit, reason)
                 self._counts.unloaded(self._slots[unit].planned.name, reason)
-                self._open(self._slots[unit], open_=False)
-                self._begin(self._unload(self._slots[unit]))
+                self.open(self._slots[unit], open_=False)
+                self.begin(self._engines.unload(self._slots[unit]))
             case Close(unit=unit, reason=reason):
                 _log.info("%s takes no more requests: %s", unit, reason)
-                self._open(self._slots[unit], open_=False)
+                self.open(self._slots[unit], open_=False)
             case Open(unit=unit):
-                self._open(self._slots[unit], open_=True)
+                self.open(self._slots[unit], open_=True)
             case PlanAgain(unit=unit, room=room):
-                self._begin(self._plan_again(self._slots[unit], room))
+                self.begin(self._engines.plan_again(self._slots[unit], room))
             case CloseModel(model=model, reason=reason, again_at=again_at):
                 self._model_failed(model, reason, again_at)
             case OpenModel(model=model):
                 if model in self.models and not self.models[model].stopped:
                     self._reopen(self.models[model])
             case Measure():
-                self._begin(self._measure())
+                self.begin(self._measure())
             case WakeAt(at=at):
                 if self._timer is not None:
                     self._timer.cancel()
                 self._timer = asyncio.get_running_loop().call_at(at, self.tell, Ticked())
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
+    async def _measure(self) -> None:
+        self.tell(FreeMeasured(free=await self._meter.measure()))
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Do this beside all else."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -398,7 +372,8 @@ class Fleet:
         if self.seats is not None:
             self.seats.tell(news)
 
-    def _open(self, slot: Slot, *, open_: bool) -> None:
+    def open(self, slot: Slot, *, open_: bool) -> None:
+        """Let requests into the slot's engine, or not."""
         ready = slot.deployment is not None and slot.deployment.runner.state.phase is Phase.READY
         slot.open = open_ and ready
         if slot.planned.name in self.models:
@@ -409,146 +384,6 @@ class Fleet:
         if model is None:
             return
         left = None if again_at is None else again_at - asyncio.get_running_loop().time()
-        later = "" if left is None else f"; it is tried again in {left:.0f} s"
+        later = "" if left is None else f" (it is tried again in {left:.0f} s)"
         _log.warning("%s can't be served: %s%s", name, reason, later)
-        self._close(model, f"{name} can't be served now: {reason}{later}")
-
-    # ---- the work
-
-    async def _load(self, slot: Slot) -> None:
-        loop = asyncio.get_running_loop()
-        slot.began = loop.time()
-        planned = slot.now
-        model = self.models.get(planned.name)
-        if model is None:
-            self.tell(UnitUnloaded(unit=slot.unit))
-            return
-        slot.deployment = Deployment(
-            planned.weighing,
-            planned.plan,
-            self._yard.binary,
-            card=model.card,
-            replica=slot.unit,
-            run_dir=self._yard.run_dir,
-            log_path=slot.log_path,
-            limits=self._config.engines.llama_cpp,
-            on_change=partial(self._engine_changed, slot),
-            on_use=lambda deployment: self.tell(UnitUsed(unit=slot.unit, in_flight=deployment.in_flight)),
-            device_memory=self._yard.device_memory,
-        )
-        slot.deployment.runner.start()
-
-    def _engine_changed(self, slot: Slot, deployment: Deployment, state: State) -> None:
-        """A change of phase of a slot's engine; the runner's own state is newer by a step sometimes."""
-        if deployment is not slot.deployment:
-            return
-        loop = asyncio.get_running_loop()
-        if state.phase is Phase.READY:
-            slot.load_s = loop.time() - slot.began
-            self._counts.loaded(slot.planned.name, slot.load_s)
-            self.tell(UnitLoaded(unit=slot.unit, took_s=slot.load_s))
-            if self._keeper.residence(slot.unit) is Residence.READY:
-                self._open(slot, open_=True)
-            self._yard.on_ready(deployment)
-        elif state.stop_wanted:
-            return
-        elif state.phase is Phase.FAILED and state.ended:
-            self._open(slot, open_=False)
-            self._counts.load_failed(slot.planned.name)
-            self.tell(
-                UnitFailed(
-                    unit=slot.unit,
-                    reason=state.reason,
-                    for_good=state.retry is Retry.NEVER,
-                    no_memory=self._out_of_memory(deployment),
-                )
-            )
-        elif state.phase is Phase.FAILED:
-            was_ready = slot.open or self._keeper.residence(slot.unit) in _UP
-            self._open(slot, open_=False)
-            slot.began = loop.time()
-            if was_ready:
-                self._counts.broke(slot.planned.name, stuck=state.stuck)
-                self.tell(UnitRestarting(unit=slot.unit))
-            elif self._out_of_memory(deployment):  # again at once would only fail again: others must go first
-                self._begin(self._give_up(slot, deployment, state.reason))
-        self._wake()
-
-    @staticmethod
-    def _out_of_memory(deployment: Deployment) -> bool:
-        failure = deployment.runner.error().failure
-        return failure is not None and failure.no_memory
-
-    async def _give_up(self, slot: Slot, deployment: Deployment, reason: str) -> None:
-        await deployment.runner.stop(drain_s=0)
-        self.tell(UnitFailed(unit=slot.unit, reason=reason, no_memory=True))
-
-    async def _unload(self, slot: Slot) -> None:
-        deployment = slot.deployment
-        if deployment is not None:
-            await asyncio.sleep(_SETTLE_S)
-            pids = deployment.runner.pids
-            await deployment.runner.stop(drain_s=self._config.service.drain_s)
-            if pids:
-                found = await freed(
-                    pids, timeout_s=self._config.memory.free_wait_s, device_memory=read_process_memory
-                )
-                if not found.free:
-                    _log.warning("%s: %s", slot.unit, found.sentence())
-        slot.smaller, slot.deployment = None, None
-        self.tell(UnitUnloaded(unit=slot.unit))
-        if self._keeper.residence(slot.unit) is None:
-            self._dispose(slot)
-        else:
-            model = self.models.get(slot.planned.name)
-            if model is not None:
-                self.tell(slot.known(model.wish, stopped=model.stopped))
-
-    async def _plan_again(self, slot: Slot, room: Mapping[str, int]) -> None:
-        wish, name = slot.planned.wish, slot.planned.name
-        try:
-            machine = with_room(await asyncio.to_thread(self._yard.look), room)
-            planned = await asyncio.to_thread(
-                partial(plan_one, wish, name, machine, price_per_kwh=self._yard.price_per_kwh)
-            )
-        except TeraziError as error:
-            self.tell(UnitFailed(unit=slot.unit, reason=error.message))
-            return
-        model = self.models.get(name)
-        if model is not None and slot in model.slots:
-            slot.smaller = planned
-            _log.info("%s is planned again, with less memory: %s", slot.unit, planned.plan.id)
-            self.tell(slot.known(model.wish, stopped=model.stopped))
-
-    async def _measure(self) -> None:
-        """What is free now; again if a unit came or went meanwhile."""
-        for look in range(_MOST_LOOKS):
-            before = self._residences()
-            machine = await asyncio.to_thread(self._yard.look)
-            holdings = await asyncio.to_thread(self._holdings, machine)
-            if before == self._residences() or look == _MOST_LOOKS - 1:
-                self.tell(FreeMeasured(free=free_for_models(machine, holdings, self._config.memory)))
-                return
-
-    def _residences(self) -> dict[str, Residence | None]:
-        return {name: self._keeper.residence(name) for name in self._slots}
-
-    def _holdings(self, machine: Machine) -> list[Holding]:
-        """May block: the driver is asked about engines that are loading."""
-        found = []
-        for name, slot in tuple(self._slots.items()):
-            at = self._keeper.residence(name)
-            if at not in {*_UP, Residence.LOADING, Residence.UNLOADING}:
-                continue
-            pid = slot.deployment.runner.pid if slot.deployment is not None else None
-            loading = at is Residence.LOADING
-            on_cards = read_process_memory(pid) if loading and machine.devices and pid is not None else None
-            found.append(
-                Holding(
-                    needs=slot.needs(),
-                    loading=loading,
-                    host_bytes=(resident(pid)[0] or 0) if pid is not None else 0,
-                    device_bytes=None if on_cards is None else dict(on_cards),
-                )
-            )
-        return found
+        self._close(model, f"{name} can't be served now: {reason}", again_at)

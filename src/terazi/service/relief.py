@@ -2,11 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
-from terazi.hardware.machine import Machine
 from terazi.policy.dispatch_messages import AdmissionPaused, AdmissionResumed
 from terazi.policy.residency_messages import MemoryPressed
 from terazi.policy.residency_state import Residence
@@ -14,6 +13,7 @@ from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel, Slot
 from terazi.service.planning import Planned  # noqa: TC001 - as all others are imported
 from terazi.service.smaller import smaller
+from terazi.service.yard import Yard
 
 _logger = logging.getLogger(__name__)
 
@@ -27,19 +27,12 @@ class Gate(Protocol):
 
 
 class FleetRelief:
-    """Implements ``Relief`` over the fleet. Use it on one event loop, and close it.
+    """Implements ``Relief`` over the fleet. Use it on one event loop, and close it."""
 
-    Args:
-        look: this machine as it is now. It may block.
-    """
-
-    def __init__(
-        self, fleet: Fleet, gate: Gate, look: Callable[[], Machine], *, price_per_kwh: float | None = None
-    ) -> None:
+    def __init__(self, fleet: Fleet, gate: Gate, yard: Yard) -> None:
         self._fleet = fleet
         self._gate = gate
-        self._look = look
-        self._price = price_per_kwh
+        self._yard = yard
         self._shrinking: asyncio.Task[None] | None = None
         #: As they were planned before they were made smaller, with what was put in their place.
         self._full: dict[str, tuple[Planned, Planned]] = {}
@@ -80,10 +73,12 @@ class FleetRelief:
             await asyncio.gather(self._shrinking, return_exceptions=True)
 
     async def _shrink(self, need: dict[str, int], reason: str) -> None:
-        machine = await asyncio.to_thread(self._look)
+        machine = await asyncio.to_thread(self._yard.look)
         for model in self._largest(need):
             before = model.planned
-            found = await asyncio.to_thread(partial(smaller, before, machine, need, price_per_kwh=self._price))
+            found = await asyncio.to_thread(
+                partial(smaller, before, machine, need, price_per_kwh=self._yard.price_per_kwh)
+            )
             if self._fleet.models.get(model.name) is not model or model.planned is not before:
                 continue
             if found is None:

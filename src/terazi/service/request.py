@@ -17,7 +17,7 @@ class Request:
     """One MODEL on one machine for one workload.
 
     ``pins`` are settings as typed, by the names of ``LlamaCppSettings`` or ``VllmSettings``; ``engine`` None takes
-    the one that reads the model's format.
+    the one that reads the model's format. ``draft`` is a MODEL that may guess tokens for it.
     """
 
     model: str
@@ -26,6 +26,7 @@ class Request:
     pins: Mapping[str, object] = field(default_factory=dict)
     engine: str | None = None
     price_per_kwh: float | None = None
+    draft: str | None = None
 
 
 def weigh_request(request: Request) -> Weighing:
@@ -41,6 +42,7 @@ def weigh_request(request: Request) -> Weighing:
         pins_for(request.engine, request.pins),
         engine=request.engine,
         price_per_kwh=request.price_per_kwh,
+        draft=request.draft if request.engine in {None, "llama.cpp"} else None,
     )
 
 

@@ -69,6 +69,7 @@ def weigh_model(
     *,
     engine: str | None = None,
     price_per_kwh: float | None = None,
+    draft: str | None = None,
 ) -> Weighing:
     """Choose the settings that aren't pinned, and weigh; the cost comes in the currency of *price_per_kwh*.
 
@@ -79,12 +80,18 @@ def weigh_model(
         pins: settings that are not to be chosen.
         engine: ``llama.cpp``, ``ollama`` or ``vllm``; None takes the one that reads the model's format.
         price_per_kwh: of electricity.
+        draft: a MODEL that may guess tokens for it (llama.cpp).
 
     Raises:
         ModelFileError, UsageError: the model can't be read.
         RefusedError: no llama.cpp of the known build can load this architecture.
     """
     modelfile = _is_modelfile(argument)
+    if draft is not None and (modelfile or engine not in {None, "llama.cpp"}):
+        raise UsageError(
+            "a draft model is chosen for llama.cpp alone",
+            hint="leave out --draft, or weigh the command itself: terazi weigh -- vllm serve …",
+        )
     if engine == "ollama" or (modelfile and engine is None):
         from terazi.service import weigh_ollama
 
@@ -93,18 +100,20 @@ def weigh_model(
     spec = load_model(argument)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
         workload = _for_short_model(workload, spec.context_length)
-    if (engine or usual_engine(spec)) == "vllm":
+    if (engine or usual_engine(spec)) == "vllm" and draft is None:
         from terazi.service import weigh_vllm
 
         return _with_engines(weigh_vllm.weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh))
-    if "tensor_parallel" in pins:
+    ranks = next((name for name in ("tensor_parallel", "pipeline_parallel") if name in pins), None)
+    if ranks is not None:
         raise UsageError(
-            "--tensor-parallel is a setting of vLLM, and this would be weighed for llama.cpp",
+            f"--{ranks.replace('_', '-')} is a setting of vLLM, and this would be weighed for llama.cpp",
             hint="leave it out, give shares of the cards with --tensor-split, or add --engine vllm",
         )
     from terazi.service.weigh_llama_cpp import weigh_spec
 
-    return _with_engines(weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh))
+    guesser = None if draft is None else load_model(draft)
+    return _with_engines(weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh, draft=guesser))
 
 
 def _with_engines(weighing: Weighing) -> Weighing:

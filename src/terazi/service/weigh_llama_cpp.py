@@ -11,13 +11,14 @@ from terazi.memory.companion import Companion
 from terazi.memory.llama_cpp.architectures import known_to_engine
 from terazi.memory.llama_cpp.resolve import resolve
 from terazi.memory.llama_cpp.settings import BUILD, FIT_MARGIN_BYTES, LlamaCppSettings
+from terazi.memory.llama_cpp.speculation import Speculation
 from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
 from terazi.models.sources import load_companion, load_model
 from terazi.models.spec import ModelSpec
 from terazi.performance.appraiser import Appraiser
 from terazi.performance.forecast import forecast
-from terazi.placement.plan import Plan, Refusal
+from terazi.placement.plan import Plan, Refusal, Rejected
 from terazi.service.calibrations import calibration_of, taught
 from terazi.service.weighing import Weighing
 from terazi.units import MIB
@@ -38,11 +39,13 @@ def weigh_spec(
     pins: Mapping[str, object],
     *,
     price_per_kwh: float | None,
+    draft: ModelSpec | None = None,
 ) -> Weighing:
-    """Choose the settings that aren't pinned, and weigh.
+    """Choose the settings that aren't pinned, and weigh; *draft* may guess tokens for the model, if that is faster.
 
     Raises:
         RefusedError: no llama.cpp of the known build can load this architecture.
+        UsageError: the engine can't draft with *draft*.
     """
     from terazi.placement.solve import solve
 
@@ -50,7 +53,45 @@ def weigh_spec(
     used = calibration_of(machine)
     appraiser = Appraiser(spec, machine, workload, None if used is None else used.calibration)
     outcome = solve(spec, machine, workload, pins, score=appraiser)
-    return _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
+    plain = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
+    if draft is None:
+        return plain
+    beside = (Companion("draft", "--spec-draft-model", draft),)
+    drafting = {**pins, "speculation": _guessing_with(beside)}
+    outcome = solve(spec, machine, workload, drafting, score=appraiser, companions=beside)
+    guessed = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
+    return _faster(plain, dataclasses.replace(guessed, companions=beside))
+
+
+def _guessing_with(beside: tuple[Companion, ...]) -> Speculation:
+    """As the draft's file asks for, else a plain draft model."""
+    from terazi.memory.llama_cpp.draft import settle
+
+    said = settle(LlamaCppSettings(), beside).speculation
+    return said if said.kinds else dataclasses.replace(said, kinds=("draft-simple",))
+
+
+def _faster(plain: Weighing, guessed: Weighing) -> Weighing:
+    """*guessed* if its draft pays, and either way what the other would have been."""
+    with_it, without = guessed.plan, plain.plan
+    if with_it is None or guessed.forecast is None:
+        if without is None:
+            return plain
+        lacks = getattr(guessed.outcome, "reason", "it doesn't fit").rstrip(".")
+        return _beside_plan(plain, without, Rejected(option="the draft model", why=lacks))
+    if without is None or plain.forecast is None:
+        return guessed
+    ours, theirs = guessed.forecast.throughput_tok_s.mid, plain.forecast.throughput_tok_s.mid
+    said = f"{theirs:.3g} against {ours:.3g} tok/s in all"
+    if ours > theirs:
+        return _beside_plan(guessed, with_it, Rejected(option="no draft model", why=said))
+    said = f"it would cost {100 * (1 - ours / theirs):.0f} % ({ours:.3g} against {theirs:.3g} tok/s in all)"
+    return _beside_plan(plain, without, Rejected(option="the draft model", why=said))
+
+
+def _beside_plan(weighing: Weighing, plan: Plan, other: Rejected) -> Weighing:
+    outcome = dataclasses.replace(plan, rejected=(other, *plan.rejected))
+    return dataclasses.replace(weighing, outcome=outcome)
 
 
 def weigh_words(

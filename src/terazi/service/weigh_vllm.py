@@ -36,8 +36,11 @@ def weigh_spec(
     """
     from terazi.performance.appraiser import Appraiser
     from terazi.placement.vllm import solve_vllm
+    from terazi.service.calibrations import calibration_of
 
-    outcome = solve_vllm(spec, machine, workload, pins, appraiser=Appraiser(spec, machine, workload))
+    used = calibration_of(machine)
+    appraiser = Appraiser(spec, machine, workload, None if used is None else used.calibration)
+    outcome = solve_vllm(spec, machine, workload, pins, appraiser=appraiser)
     return _weighing(spec, machine, outcome, (), price_per_kwh=price_per_kwh)
 
 
@@ -93,8 +96,15 @@ def _weighing(
     speed = None
     if isinstance(outcome, Plan):
         from terazi.performance.forecast import forecast
+        from terazi.service.calibrations import calibration_of
 
-        speed = forecast(spec, outcome, machine, outcome.workload, tariff_per_kwh=price_per_kwh)
+        used = calibration_of(machine)
+        calibration = None if used is None else used.calibration
+        speed = forecast(
+            spec, outcome, machine, outcome.workload, tariff_per_kwh=price_per_kwh, calibration=calibration
+        )
+        if used is not None:
+            speed = replace(speed, basis=(used.words, *speed.basis))
     return Weighing(
         spec=spec,
         machine=machine,

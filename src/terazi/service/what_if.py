@@ -2,6 +2,7 @@
 
     context=32768   users=8   prompt=…   output=…   ttft=500 (ms)   itl=40 (ms)
     kv-type=q8_0   micro-batch=1024   gpu-layers=40   tensor-split=2,1   tensor-parallel=2   engine=vllm
+    pipeline-parallel=2   split-mode=tensor
     quant=Q5_K_M    another file of the same model   model=…  another MODEL
     on=+RTX 3090    a card more   on=-CUDA1  one less   on=2x RTX 4090 + 64GiB  another machine
     cap=250W        every card held to it   link=nvlink | p2p | host | pcie4x16
@@ -26,7 +27,7 @@ _HINT: Final = (
 #: Settings that are whole numbers, and those that are words, by their names here and in the engines' settings.
 _NUMBERS: Final = {
     "batch": "n_batch", "micro-batch": "n_ubatch", "gpu-layers": "n_gpu_layers", "cache-ram": "cache_ram_mib",
-    "tensor-parallel": "tensor_parallel",
+    "tensor-parallel": "tensor_parallel", "pipeline-parallel": "pipeline_parallel",
 }  # fmt: skip
 _WORDS: Final = {"flash-attention": "flash_attn", "split-mode": "split_mode"}
 _WORKLOAD: Final = ("context", "users", "prompt", "output")

@@ -99,13 +99,26 @@ def end_tagged(run_id: str, *, spare: int | None = None) -> int:
         if not found:
             break
         for pid in found:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+            _kill(pid, run_id)
             ended.add(pid)
     for pid in ended:  # ours to reap if this is the first process of a container
         with suppress(OSError):
             os.waitpid(pid, os.WNOHANG)
     return len(ended)
+
+
+def _kill(pid: int, run_id: str) -> None:
+    """SIGKILL, if *pid* still is who it was: on Linux a handle keeps the number from meaning another meanwhile."""
+    with suppress(OSError):
+        if sys.platform != "linux":
+            os.kill(pid, signal.SIGKILL)
+            return
+        handle = os.pidfd_open(pid)
+        try:
+            if run_id_of(pid) == run_id:
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        finally:
+            os.close(handle)
 
 
 def family(pid: int) -> tuple[int, ...]:

@@ -29,10 +29,13 @@ IMAGE: list[MessageParam] = [
 async def asking(
     *backends: Served, key: str = "any", api_key: str | None = None
 ) -> AsyncIterator[anthropic.AsyncAnthropic]:
-    """Anthropic's client of a gateway over *backends*; it doesn't try again here."""
+    """Anthropic's client of a gateway over *backends*; nothing is tried again here."""
+    plain = {"X-Terazi-Resume": "off"}
     async with (
         gateway_over(*backends, api_key=api_key) as gateway,
-        anthropic.AsyncAnthropic(base_url=gateway.address, api_key=key, max_retries=0) as client,
+        anthropic.AsyncAnthropic(
+            base_url=gateway.address, api_key=key, max_retries=0, default_headers=plain
+        ) as client,
     ):
         yield client
 
@@ -206,7 +209,7 @@ async def test_what_was_left_out_is_told_in_a_header() -> None:
             async with plain.post("/v1/messages?beta=true", json={**body, "stream": stream}) as reply:
                 assert reply.status == 200
                 assert reply.headers["X-Terazi-Left-Out"] == "web_search"
-                assert reply.headers["X-Request-Id"].startswith("req_")
+                assert reply.headers["X-Request-Id"].startswith("req-")
         async with plain.post("/v1/messages/none", json={}) as reply:
             assert (await reply.json())["type"] == "error"
     assert [tool["function"]["name"] for tool in engine.asked[0]["tools"]] == ["weigh"]

@@ -28,10 +28,13 @@ IMAGE: ResponseInputParam = [
 
 @asynccontextmanager
 async def asking(*backends: Served) -> AsyncIterator[openai.AsyncOpenAI]:
-    """OpenAI's client of a gateway over *backends*; it doesn't try again here."""
+    """OpenAI's client of a gateway over *backends*; nothing is tried again here."""
+    plain = {"X-Terazi-Resume": "off"}
     async with (
         gateway_over(*backends) as gateway,
-        openai.AsyncOpenAI(base_url=f"{gateway.address}/v1", api_key="any", max_retries=0) as client,
+        openai.AsyncOpenAI(
+            base_url=f"{gateway.address}/v1", api_key="any", max_retries=0, default_headers=plain
+        ) as client,
     ):
         yield client
 

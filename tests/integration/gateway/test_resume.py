@@ -49,6 +49,10 @@ class Phoenix(StubBackend):
         self.deaths = 0
         self.ended_from_outside = False
 
+    async def why_lost(self) -> str | None:
+        """As ``Witness`` says."""
+        return "the engine of the test was ended"
+
     async def live(self) -> None:
         """Run one life after the other; the last one stays."""
         for life in self.lives:
@@ -72,6 +76,10 @@ async def broker_over(backend: StubBackend, **options: Any) -> AsyncIterator[tup
         yield Broker(seats, links, Traffic(), account=book, **options), book
     finally:
         if living is not None:
+            assert isinstance(backend, Phoenix)
+            settled = {"ready", backend.after}  # a process that is just starting is not to be cancelled
+            while backend.state not in settled and not living.done():  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.01)
             living.cancel()
             await asyncio.wait((living,))
         links.close()

@@ -153,12 +153,12 @@ async def test_a_prompt_that_no_context_holds_is_refused_before_anything_is_load
     keeper = Wants()
     seats = seats_of(NamedModel("m", context=512), keeper=keeper)
     with pytest.raises(WireError) as caught:
-        seats.enter(call(content="x" * 20_000))
+        seats.enter(call(content="x" * 80_000))
     fault = caught.value.fault
     assert (fault.status, fault.code, fault.final) == (400, "context_length_exceeded", True)
     assert "512" in fault.message
     assert not keeper.heard
-    assert seats.enter(call(content="x" * 4000)).position == 1, "may be few tokens; the engine counts"
+    assert seats.enter(call(content="x" * 20_000)).position == 1, "may be few tokens; the engine counts"
 
 
 async def test_a_keeper_may_answer_at_once() -> None:

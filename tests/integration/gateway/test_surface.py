@@ -252,6 +252,12 @@ class StubControl:
             raise UsageError("there is no model 'none'", hint="terazi ps")
         self.stopped.append(model)
 
+    async def load(self, model: str) -> None:
+        raise UsageError(f"there is no model {model!r}", hint="terazi ps")
+
+    async def reload(self) -> list[str]:
+        return []
+
     def logs(self, model: str | None, lines: int) -> list[str]:
         assert model is None
         return ["one", "two", "three"][-lines:]

@@ -153,8 +153,8 @@ async def test_a_hang_is_found_whether_it_answers_questions_or_not(make: Callabl
 
 
 async def test_a_long_prefill_on_one_processor_is_no_hang(make: Callable[..., Ours]) -> None:
-    """Three times the silence that is allowed, in which no counter moves and no byte comes."""
-    ours = make("--fake-prompt-delay-s", "4", "--fake-busy-prompt", "--fake-tokens", "3")
+    """Twice the silence that is allowed, in which no counter moves and no byte comes."""
+    ours = make("--fake-prompt-delay-s", "2.5", "--fake-busy-prompt", "--fake-tokens", "3")
     pid = await ours.ready()
     assert "[DONE]" in await asyncio.wait_for(ours.stream("long"), 20)
     assert ours.runner.pid == pid

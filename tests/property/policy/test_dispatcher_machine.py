@@ -30,7 +30,9 @@ from terazi.policy.dispatch_messages import (
 )
 from terazi.policy.dispatcher import Dispatcher
 
-LIMITS = Limits(max_queued=12, max_queued_each=8, rate_wait_s=20.0, aging_s=30.0, pass_s=5.0)
+LIMITS = Limits(max_queued=12, max_queued_each=8, rate_wait_s=20.0, aging_s=30.0, pass_s=5.0, max_wait_s=90.0)
+#: What those are told who have waited long enough.
+LATE = {Why.DEADLINE, Why.NO_ENGINE}
 MODELS = ("m", "n")
 REPLICAS = ("m#1", "m#2", "n#1")
 #: Name, concurrency, tokens per minute, weight.
@@ -84,6 +86,7 @@ class World(RuleBasedStateMachine):
         self.engines: dict[str, Engine] = {}
         self.waiting: dict[str, RequestArrived] = {}
         self.arrived: dict[str, float] = {}
+        self.since: dict[str, float] = {}  # of this attempt
         self.inside: dict[str, str] = {}
         self.paid: set[str] = set()
         self.spent: dict[str, list[tuple[float, int]]] = {name: [] for name in KEYS}
@@ -171,13 +174,13 @@ class World(RuleBasedStateMachine):
             deadline=None if patience is None else self.now + patience,
         )
         self.waiting[request.id] = request
-        self.arrived[request.id] = self.now
+        self.arrived[request.id] = self.since[request.id] = self.now
         before = len(self.waiting) - 1
         mine = sum(r.caller == caller for r in self.waiting.values()) - 1
         knowing = [e for e in self.engines.values() if e.model == model]
         for away in self.feed(request):
             if away.id != request.id:
-                assert away.why is Why.DEADLINE
+                assert away.why in LATE
                 continue
             match away.why:
                 case Why.QUEUE_FULL:
@@ -194,7 +197,7 @@ class World(RuleBasedStateMachine):
                     assert not any(e.could_hold(tokens) for e in knowing)
                     assert str(tokens) in away.message
                 case Why.NO_ENGINE:
-                    assert model in self.closed
+                    assert model in self.closed, "it has only just come"
                 case Why.PRESSURE:
                     assert self.paused
                 case Why.DRAINING:
@@ -220,6 +223,7 @@ class World(RuleBasedStateMachine):
         """An engine drops it."""
         id_ = self.some_inside(data)
         self.waiting[id_] = self.out(id_)
+        self.since[id_] = self.now
         for away in self.feed(AttemptLost(id=id_)):
             assert away.why in {Why.DEADLINE, Why.NO_ENGINE, Why.DRAINING, Why.TOO_LARGE}
 
@@ -254,7 +258,7 @@ class World(RuleBasedStateMachine):
             replica=replica, model=model, open=open_, slots=slots, tokens=tokens, tokens_each=each, shared=shared
         )
         for away in self.feed(news):
-            assert away.why in {Why.TOO_LARGE, Why.DEADLINE}
+            assert away.why in {Why.TOO_LARGE, *LATE}
 
     @precondition(lambda self: self.engines)
     @rule(data=st.data())
@@ -299,6 +303,7 @@ class World(RuleBasedStateMachine):
         """Nobody waits past its deadline, once the clock was looked at."""
         late = [r for r in self.waiting.values() if r.deadline is not None and r.deadline <= self.now]
         assert not late
+        assert all(self.now - since < 90.0 for id_, since in self.since.items() if id_ in self.waiting)
 
     @invariant()
     def nobody_waits_beside_a_free_engine(self) -> None:

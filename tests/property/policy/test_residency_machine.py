@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from keeper_world import World
-from terazi.policy.residency import Residence
 from terazi.policy.residency_messages import (
     LoadAsked,
     MemoryPressed,
@@ -16,7 +15,7 @@ from terazi.policy.residency_messages import (
     Unload,
     UnloadAsked,
 )
-from terazi.policy.residency_state import Limits
+from terazi.policy.residency_state import Limits, Residence
 
 MODELS = ["a", "b", "c", "d"]
 #: Longer than any wait may be here: three models ahead, each with its stay, its batch, its load and its lag.
@@ -110,6 +109,4 @@ class Residency(RuleBasedStateMachine):
 
 
 def test_no_byte_is_promised_twice_and_nobody_is_stranded() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Residency, settings=settings(max_examples=60, stateful_step_count=25, deadline=None)
-    )
+    run_state_machine_as_test(Residency, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))

@@ -157,6 +157,31 @@ def test_a_deadline_is_kept_while_waiting_and_after_a_lost_attempt() -> None:
     assert away(desk.arrive("r4", deadline=3.0)).why is Why.DEADLINE
 
 
+def test_nobody_waits_longer_than_anybody_may() -> None:
+    desk = Desk(Limits(max_wait_s=60.0))
+    assert WakeAt(at=60.0) in desk.arrive("r1")
+    desk.now = 30.0
+    assert seated(desk.open()) == ["r1"]
+    desk.open(open_=False)
+    desk.lose("r1")
+    desk.now = 60.0
+    assert not [c for c in desk.dispatcher.step(Ticked(), 60.0) if isinstance(c, TurnAway)], "it waits anew"
+    desk.now = 90.0
+    gone = away(desk.dispatcher.step(Ticked(), 90.0))
+    assert (gone.id, gone.why) == ("r1", Why.NO_ENGINE)
+    assert "60" in gone.message
+
+
+def test_alarms_of_those_who_are_served_do_not_pile_up() -> None:
+    desk = Desk(Limits(max_wait_s=1e6))
+    desk.open()
+    desk.arrive("r0")
+    for i in range(1, 5000):
+        desk.arrive(f"r{i}")
+        desk.finish(f"r{i - 1}")
+    assert len(desk.dispatcher._alarms._untils) <= 1025
+
+
 def test_the_bounds_of_queues_and_when_to_come_again() -> None:
     desk = Desk(Limits(max_queued=4, max_queued_each=3))
     desk.open(slots=2)

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final, Protocol, cast
 
 from terazi.gateway.call import Flow
-from terazi.gateway.front.head import BadHeadError, RequestHead, find_end, read_head
+from terazi.gateway.front.head import BadHeadError, ChunkedBody, RequestHead, find_end, read_head
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.replies import CONTINUE, fault_bytes
 from terazi.gateway.wire.errors import Api, Fault, WireError, api_of, too_large
@@ -77,8 +77,8 @@ class Connection(asyncio.Protocol):
     """The protocol of one connection; ``deadline`` is looked at once a second by the house."""
 
     __slots__ = (
-        "_ahead", "_body_began", "_buffer", "_head", "_house", "_pending", "_pieces", "_raw_bytes", "_scanned",
-        "_size", "_stuck", "deadline", "state", "transport",
+        "_ahead", "_body_began", "_buffer", "_chunks", "_head", "_house", "_pending", "_pieces", "_raw_bytes",
+        "_scanned", "_size", "_stuck", "deadline", "state", "transport",
     )  # fmt: skip
 
     def __init__(self, house: House) -> None:
@@ -86,6 +86,7 @@ class Connection(asyncio.Protocol):
         self._buffer = b""
         self._scanned = 0
         self._head: RequestHead | None = None
+        self._chunks: ChunkedBody | None = None
         self._pieces: list[bytes] = []
         self._size = self._raw_bytes = 0
         self._body_began = 0.0
@@ -109,9 +110,7 @@ class Connection(asyncio.Protocol):
         self._house.closed(self)
         self.transport = None
         pending, self._pending = self._pending, None
-        if self._head is not None:
-            self._head.body.release()
-            self._head = None
+        self._forget_head()
         if pending is not None:
             pending.gone()
 
@@ -179,14 +178,18 @@ class Connection(asyncio.Protocol):
         if fault is not None:
             self.refuse(fault)
             return
-        if head.length == 0:
-            self._complete(b"")
+        rest, self._buffer = self._buffer, b""
+        if head.length is not None and len(rest) >= head.length:  # it came in one piece with its head, as most do
+            if len(rest) > head.length:
+                self._buffer, rest = rest[head.length :], rest[: head.length]
+            self._complete(rest)
             return
         self.state = State.BODY
         self._pieces, self._size, self._raw_bytes = [], 0, 0
+        if head.length is None:
+            self._chunks = ChunkedBody(head)
         self._body_began = house.now()
         self.deadline = self._body_began + house.limits.body_s
-        rest, self._buffer = self._buffer, b""
         if rest:
             self._read_body(rest)
         elif head.expects and not head.old and self.transport is not None:
@@ -206,8 +209,7 @@ class Connection(asyncio.Protocol):
             self._size += len(data)
             if self._size == head.length:
                 self._complete(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces))
-        else:
-            body = head.body
+        elif (body := self._chunks) is not None:
             self._raw_bytes += len(data)
             try:
                 body.feed(data)
@@ -223,6 +225,13 @@ class Connection(asyncio.Protocol):
                 # where the next request begins in what came is not known, so it is not answered
                 head.keep_alive = head.keep_alive and not body.excess
                 self._complete(b"".join(body.pieces))
+
+    def _forget_head(self) -> RequestHead | None:
+        head, self._head = self._head, None
+        if self._chunks is not None:
+            self._chunks.release()
+            self._chunks = None
+        return head
 
     def late(self, now: float) -> bool:
         """Whether its time is up; a body gets more of it as long as it keeps its pace."""
@@ -244,10 +253,9 @@ class Connection(asyncio.Protocol):
     # --- answering --------------------------------------------------------------------------------------
 
     def _complete(self, body: bytes) -> None:
-        head, self._head = self._head, None
+        head = self._forget_head()
         if head is None:
             return
-        head.body.release()
         self._pieces = []
         self.state = State.BUSY
         self.deadline = _NEVER
@@ -291,7 +299,7 @@ class Connection(asyncio.Protocol):
 
     def refuse(self, fault: Fault) -> None:
         """Answer a request that wasn't read to its end, and close once the client has seen that."""
-        head, self._head = self._head, None
+        head = self._forget_head()
         transport = self.transport
         if transport is None:
             return
@@ -299,7 +307,6 @@ class Connection(asyncio.Protocol):
         fields: tuple[tuple[str, str], ...] = ()
         if head is not None:
             api, fields, old = api_of(head.path), self._house.fields_for(head), head.old
-            head.body.release()
         self.state = State.LINGER
         self._size, self._pieces, self._buffer = 0, [], b""
         self.deadline = self._house.now() + self._house.limits.linger_s

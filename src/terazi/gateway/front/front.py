@@ -15,6 +15,7 @@ from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.sink import HttpSink
 from terazi.gateway.metrics import CLIENT_GONE
 from terazi.gateway.wire.errors import Api, Fault, WireError, server_error, shutting_down
+from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.openai import read_envelope
 
 _log = logging.getLogger(__name__)
@@ -109,13 +110,14 @@ class Front:
         desk, tab = self._desk, Tab()
         try:
             envelope = read_envelope(body)
-            model = desk.find(envelope.model, tab).card.id
+            card = desk.find(envelope.model, tab).card
+            check_modalities(envelope.fields, card)
             call = make_call(
                 api=Api.OPENAI,
                 path=head.path,
                 body=body,
                 fields=envelope.fields,
-                model=model,
+                model=card.id,
                 stream=envelope.stream,
                 caller=head.caller,
                 headers=head.fields,

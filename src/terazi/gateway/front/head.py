@@ -1,8 +1,8 @@
 """The head of a request, read strictly: what two servers could understand in two ways is refused.
 
 The rules are those of RFC 9112 (3.2 target and host, 6.3 length of a body, 11.2 smuggling) where it leaves a choice
-between mending and refusing. llhttp does the parsing, and refuses folded lines, stray control characters and
-spaces before a colon by itself.
+between mending and refusing: one expression is the whole grammar of a head, and there is no lenient second one.
+llhttp reads chunked bodies, and with them the head again.
 """
 
 import re
@@ -24,10 +24,17 @@ _SINGLE: Final = frozenset(
 #: Fields that belong to one connection (RFC 9110, 7.6.1), and those that ``forwarded`` writes itself.
 _HOP: Final = frozenset(
     {
-        b"connection", b"content-length", b"expect", b"host", b"keep-alive", b"proxy-connection", b"te", b"trailer",
-        b"transfer-encoding", b"upgrade",
+        "connection", "content-length", "expect", "host", "keep-alive", "proxy-connection", "te", "trailer",
+        "transfer-encoding", "upgrade",
     }
 )  # fmt: skip
+_NAME: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"
+_VALUE: Final = r"[\t\x20-\x7e\x80-\xff]*"
+_HEAD: Final = re.compile(
+    rf"([A-Z]{{1,32}}) ([\x21-\x7e\x80-\xff]+) HTTP/1\.([01])\r\n((?:{_NAME}:{_VALUE}\r\n)*)\r\n"
+)
+_FIELD: Final = re.compile(rf"({_NAME}):({_VALUE})\r\n")
+_OTHER_VERSION: Final = re.compile(r"[A-Z]+ [^ ]+ HTTP/[0-9]\.[0-9]\r\n")
 _BARE: Final = "a line of the head ends without CR and LF"
 _HOST: Final = re.compile(r"[A-Za-z0-9.\-_~%\[\]:]*")
 _LENGTH: Final = re.compile(r"[0-9]{1,18}")
@@ -49,23 +56,21 @@ class RequestHead:
     Args:
         method, path, query: of the request line; *query* without its question mark.
         fields: names in lower case; a field that came twice is joined by a comma.
-        lines: names and values as they came.
         old: HTTP/1.0, which knows no chunks.
         keep_alive: the client would use the connection again.
         length: bytes of the body; None if it is chunked.
-        body: reads on, if it is chunked.
+        raw: as it came.
         caller: who asks, once somebody has looked.
     """
 
     method: str
     path: str
-    query: bytes
+    query: str
     fields: dict[str, str]
-    lines: list[tuple[bytes, bytes]]
     old: bool
     keep_alive: bool
     length: int | None
-    body: "Body"
+    raw: str
     caller: Caller = LOCAL
 
     @property
@@ -75,46 +80,46 @@ class RequestHead:
 
     def forwarded(self, body: bytes) -> bytes:
         """The request written anew for a server behind us: this body, one length, and no second request."""
-        query = b"?" + self.query if self.query else b""
-        lines = [b"%b %b%b HTTP/1.%d" % (self.method.encode(), self.path.encode("latin-1"), query, not self.old)]
-        lines.append(b"Host: " + self.fields.get("host", "").encode("latin-1"))
-        lines += [name + b": " + value for name, value in self.lines if name.lower() not in _HOP]
+        query = f"?{self.query}" if self.query else ""
+        lines = [
+            f"{self.method} {self.path}{query} HTTP/1.{int(not self.old)}",
+            f"Host: {self.fields.get('host', '')}",
+        ]
+        first = self.raw.index("\r\n") + 2
+        lines += [f"{name}:{value}" for name, value in _FIELD.findall(self.raw, first) if name.lower() not in _HOP]
         if body or self.method in {"POST", "PUT", "PATCH"}:
-            lines.append(b"Content-Length: %d" % len(body))
-        return b"\r\n".join(lines) + b"\r\nConnection: close\r\n\r\n" + body
+            lines.append(f"Content-Length: {len(body)}")
+        return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1") + body
 
 
 #: Stands where a parser was, so that no cycle is left for the garbage collector.
 _NOBODYS: Final = httptools.HttpRequestParser(object())
 
 
-class Body:
-    """What the parser finds: the head's parts first, then those of a chunked body."""
+class ChunkedBody:
+    """The parts of a chunked body, as they come."""
 
-    __slots__ = ("complete", "excess", "keep_alive", "lines", "parser", "pieces", "size", "started", "target")
+    __slots__ = ("_parser", "complete", "excess", "pieces", "size")
 
-    def __init__(self) -> None:
-        self.target = b""
-        self.lines: list[tuple[bytes, bytes]] = []
-        self.started = False
-        self.keep_alive = False
+    def __init__(self, head: RequestHead) -> None:
         self.complete = False
         #: Bytes of another request followed in the same read.
         self.excess = False
         self.pieces: list[bytes] = []
         self.size = 0
-        self.parser = httptools.HttpRequestParser(self)
+        self._parser = httptools.HttpRequestParser(self)
+        self.feed(head.raw.encode("latin-1"))
 
     def feed(self, data: bytes) -> None:
-        """More of a chunked body.
+        """More of it.
 
         Raises:
             BadHeadError: it is none.
         """
         try:
-            self.parser.feed_data(data)
+            self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            pass
+            pass  # an offer that nobody has to take
         except httptools.HttpParserError as problem:
             if not self.complete:
                 raise BadHeadError(400, f"the body isn't chunked as it should be: {problem}") from problem
@@ -122,29 +127,14 @@ class Body:
 
     def release(self) -> None:
         """It is read: part with the parser, which refers back here."""
-        self.parser = _NOBODYS
+        self._parser = _NOBODYS
 
     def on_message_begin(self) -> None:
         """A second one can only be another request."""
         self.excess = self.complete
 
-    def on_url(self, url: bytes) -> None:
-        """The target may come in parts."""
-        self.target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Trailers of a chunked body are dropped: none of them means anything here."""
-        if not self.started:
-            self.lines.append((name, value))
-
-    def on_headers_complete(self) -> None:
-        """The head is read."""
-        if not self.started:
-            self.started = True
-            self.keep_alive = self.parser.should_keep_alive()
-
     def on_body(self, body: bytes) -> None:
-        """A part of a chunk."""
+        """A part of a chunk. Trailers aren't asked for: none of them means anything here."""
         if not self.excess:
             self.pieces.append(body)
             self.size += len(body)
@@ -176,81 +166,68 @@ def read_head(raw: bytes, *, most_headers: int) -> RequestHead:
     Raises:
         BadHeadError: it is refused.
     """
-    if raw.startswith(b"PRI * HTTP/2"):
-        raise BadHeadError(505, "this service speaks HTTP/1.1 without TLS, and no HTTP/2")
-    if not raw.count(b"\n") == raw.count(b"\r") == raw.count(b"\r\n"):
-        raise BadHeadError(400, _BARE)
-    if raw.count(b" ", 0, raw.find(b"\r")) != 2:  # llhttp takes more, and HTTP/0.9
-        raise BadHeadError(400, "this is no request line")
-    found = Body()
-    parser = found.parser
-    try:
-        parser.feed_data(raw)
-    except httptools.HttpParserUpgrade:
-        pass  # an offer that nobody has to take
-    except httptools.HttpParserError as problem:
-        raise BadHeadError(400, f"this is no HTTP request: {problem}") from problem
-    if not found.started:
-        raise BadHeadError(400, "this is no HTTP request")
-    version = parser.get_http_version()
-    if version not in {"1.0", "1.1"}:
-        raise BadHeadError(505, f"HTTP/{version} is not spoken here")
-    method = parser.get_method().decode()
+    text = raw.decode("latin-1")
+    found = _HEAD.fullmatch(text)
+    if found is None:
+        raise _what_is_wrong(text)
+    method, target, minor, block = found.groups()
+    old = minor == "0"
+    fields: dict[str, str] = {}
+    lines = _FIELD.findall(block)
+    if len(lines) > most_headers:
+        raise BadHeadError(431, f"more than {most_headers} header fields")
+    for name, value in lines:
+        lower = name.lower()
+        if lower not in fields:
+            fields[lower] = value.strip(" \t")
+        elif lower in _SINGLE:
+            raise BadHeadError(400, f"'{lower}' is there twice")
+        else:
+            fields[lower] += ", " + value.strip(" \t")
     if method == "CONNECT":
         raise BadHeadError(405, "this is no proxy")
-    if len(found.lines) > most_headers:
-        raise BadHeadError(431, f"more than {most_headers} header fields")
-    fields = _fields(found.lines)
-    path, query = _target(found.target, method, fields)
+    if target[0] != "/":
+        target, fields["host"] = _whole_url(target)
     host = fields.get("host")
     if host is None:
-        if version == "1.1":
+        if not old:
             raise BadHeadError(400, "a request needs a Host")
     elif not _HOST.fullmatch(host):
         raise BadHeadError(400, "this is no Host")
-    length = _length(fields, old=version == "1.0")
+    if "#" in target:
+        raise BadHeadError(400, "this is no target of a request")
     if fields.get("expect", "100-continue").lower() != "100-continue":
         raise BadHeadError(417, "only 100-continue can be expected")
+    path, _, query = target.partition("?")
     return RequestHead(
-        method=method,
-        path=path,
-        query=query,
-        fields=fields,
-        lines=found.lines,
-        old=version == "1.0",
-        keep_alive=found.keep_alive,
-        length=length,
-        body=found,
-    )
+        method, path, query, fields, old, _keeps(fields.get("connection"), old=old), _length(fields, old=old), text
+    )  # fmt: skip
 
 
-def _fields(lines: list[tuple[bytes, bytes]]) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    for raw_name, raw_value in lines:
-        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip(" \t")
-        before = fields.get(name)
-        if before is None:
-            fields[name] = value
-        elif name in _SINGLE:
-            raise BadHeadError(400, f"'{name}' is there twice")
-        else:
-            fields[name] = f"{before}, {value}"
-    return fields
+def _what_is_wrong(text: str) -> BadHeadError:
+    if text.startswith("PRI * HTTP/2"):
+        return BadHeadError(505, "this service speaks HTTP/1.1, and no HTTP/2")
+    if not text.count("\n") == text.count("\r") == text.count("\r\n"):
+        return BadHeadError(400, _BARE)
+    if _OTHER_VERSION.match(text) and " HTTP/1.1\r\n" not in text and " HTTP/1.0\r\n" not in text:
+        return BadHeadError(505, "this service speaks HTTP/1.1")
+    return BadHeadError(400, "this is no HTTP request")
 
 
-def _target(target: bytes, method: str, fields: dict[str, str]) -> tuple[str, bytes]:
-    """Path and query. A whole URL's host counts instead of the field (RFC 9112, 3.2.2)."""
-    lower = target[:8].lower()
-    if lower.startswith((b"http://", b"https://")):
-        authority, slash, rest = target.partition(b"://")[2].partition(b"/")
-        if b"@" in authority or b"?" in authority or b"#" in authority:
-            raise BadHeadError(400, "this is no target of a request")
-        fields["host"] = authority.decode("latin-1")
-        target = slash + rest or b"/"
-    if not target.startswith(b"/") or b"#" in target:
-        raise BadHeadError(400, f"this is no target of a {method}")
-    path, _, query = target.partition(b"?")
-    return path.decode("latin-1"), query
+def _keeps(connection: str | None, *, old: bool) -> bool:
+    if connection is None:
+        return not old
+    options = [option.strip() for option in connection.lower().split(",")]
+    return "keep-alive" in options if old else "close" not in options
+
+
+def _whole_url(target: str) -> tuple[str, str]:
+    """Target and host; a whole URL's host counts instead of the field (RFC 9112, 3.2.2)."""
+    scheme, found, rest = target.partition("://")
+    authority, slash, rest = rest.partition("/")
+    if not found or scheme.lower() not in {"http", "https"} or set(authority) & set("@?#"):
+        raise BadHeadError(400, "this is no target of a request")
+    return (slash or "/") + rest, authority
 
 
 def _length(fields: dict[str, str], *, old: bool) -> int | None:

@@ -3,14 +3,17 @@
 import time
 from collections.abc import Iterable
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
-from typing import Final
+from typing import Final, TypeAlias
 
 from terazi.gateway.wire.errors import Api, Fault, render, render_headers
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n" for s in HTTPStatus}
+_JSON: Final = (("Content-Type", "application/json"),)
+Fields: TypeAlias = tuple[tuple[str, str], ...]
 
 _date: tuple[int, str] = (0, "")
 
@@ -24,12 +27,24 @@ def date_line() -> str:
     return _date[1]
 
 
-def head_bytes(status: int, fields: Iterable[tuple[str, str]], *, keep_alive: bool, old: bool) -> bytes:
-    """An answer's head. *old*: the client speaks HTTP/1.0, which has to be told that a connection stays."""
-    first = _STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"
+def head_bytes(
+    status: int, usual: Fields, fields: Iterable[tuple[str, str]], *, keep_alive: bool, old: bool
+) -> bytes:
+    """An answer's head. *usual* are fields that many answers share; *old*: the client speaks HTTP/1.0."""
     rest = "".join([f"{name}: {value}\r\n" for name, value in fields])
-    end = ("Connection: keep-alive\r\n\r\n" if old else "\r\n") if keep_alive else "Connection: close\r\n\r\n"
-    return (first + date_line() + rest + end).encode("latin-1", "replace")
+    begin = _begin(status, usual, keep_alive, old)
+    return f"{begin}{date_line()}{rest}\r\n".encode("latin-1", "replace")
+
+
+@lru_cache(maxsize=64)
+def _begin(status: int, usual: Fields, keep_alive: bool, old: bool) -> str:  # noqa: FBT001 - keys of a cache
+    lines = [_STATUS_LINES.get(status) or f"HTTP/1.1 {status} Unknown\r\n"]
+    lines += [f"{name}: {value}\r\n" for name, value in usual]
+    if not keep_alive:
+        lines.append("Connection: close\r\n")
+    elif old:
+        lines.append("Connection: keep-alive\r\n")
+    return "".join(lines)
 
 
 def fault_bytes(
@@ -37,10 +52,5 @@ def fault_bytes(
 ) -> bytes:
     """An error answer in *api*'s shape."""
     body = render(api, fault)
-    every = (
-        ("Content-Type", "application/json"),
-        ("Content-Length", str(len(body))),
-        *render_headers(fault).items(),
-        *fields,
-    )
-    return head_bytes(fault.status, every, keep_alive=keep_alive, old=old) + body
+    every = (("Content-Length", str(len(body))), *render_headers(fault).items(), *fields)
+    return head_bytes(fault.status, _JSON, every, keep_alive=keep_alive, old=old) + body

@@ -14,6 +14,7 @@ _DONE: Final = b"data: [DONE]\n\n"
 _JOIN_BYTES: Final = 16 * 1024
 #: No proxy in between may hold a stream back.
 _STREAM_FIELDS: Final = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+_CHUNKED: Final = ("Transfer-Encoding", "chunked")
 
 
 class Wire(Protocol):
@@ -95,11 +96,9 @@ class HttpSink:
         self._stream = True
         self._chunked = not self._old
         self._keep_alive = self._keep_alive and self._chunked and not self._leaving()
-        fields = [("Content-Type", head.content_type), *_STREAM_FIELDS, *_own(head), *self._fields]
-        if self._chunked:
-            fields.append(("Transfer-Encoding", "chunked"))
-        self._hold(head_bytes(head.status, fields, keep_alive=self._keep_alive, old=self._old))
-        self._listener.began()
+        usual = (("Content-Type", head.content_type), *_STREAM_FIELDS, *((_CHUNKED,) if self._chunked else ()))
+        fields = (*_own(head), *self._fields)
+        self._hold(head_bytes(head.status, usual, fields, keep_alive=self._keep_alive, old=self._old))
 
     def write(self, data: bytes) -> None:
         """As ``Sink`` has it."""
@@ -114,15 +113,18 @@ class HttpSink:
         if size >= _JOIN_BYTES:
             self._flush()
             wire.writelines([b"%x\r\n" % size, data, b"\r\n"] if self._chunked else [data])
-            return
-        if self._chunked:
-            data = b"%x\r\n%b\r\n" % (size, data)
-        if self._held:
-            data, self._held = self._held + data, b""
-        if data.endswith(_DONE, 0, -2 if self._chunked else None):
-            self._hold(data)
         else:
-            wire.write(data)
+            last = data.endswith(_DONE)
+            if self._chunked:
+                data = b"%x\r\n%b\r\n" % (size, data)
+            if self._held:
+                data, self._held = self._held + data, b""
+            if last:
+                self._hold(data)
+            else:
+                wire.write(data)
+        if self._sent == size:
+            self._listener.began()
 
     def _hold(self, data: bytes) -> None:
         """Write it with what follows at once, or at the end of this turn of the loop: a system call less."""
@@ -148,8 +150,8 @@ class HttpSink:
             self._listener.began()
             self._keep_alive = self._keep_alive and not self._leaving()
             length = ("Content-Length", str(sum(map(len, body))))
-            fields = (("Content-Type", head.content_type), length, *_own(head), *self._fields)
-            first = head_bytes(head.status, fields, keep_alive=self._keep_alive, old=self._old)
+            usual, fields = (("Content-Type", head.content_type),), (length, *_own(head), *self._fields)
+            first = head_bytes(head.status, usual, fields, keep_alive=self._keep_alive, old=self._old)
             if len(body) == 1 and len(body[0]) < _JOIN_BYTES:
                 wire.write(first + body[0])
             else:

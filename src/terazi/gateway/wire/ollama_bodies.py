@@ -2,9 +2,9 @@
 
 import math
 import re
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from terazi.gateway.wire.errors import WireError, bad_request
 
@@ -189,20 +189,3 @@ class CreateBody(NameBody):
     messages: list[Message] | None = None
     modelfile: str | None = None
     path: str | None = None
-
-
-B = TypeVar("B", bound=_Body)
-
-
-def read_body(kind: type[B], raw: bytes) -> B:
-    """*raw* as a *kind*.
-
-    Raises:
-        WireError: 400 with the first thing that is wrong.
-    """
-    try:
-        return kind.model_validate_json(raw)
-    except ValidationError as problem:
-        first = problem.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise WireError(bad_request(f"{where}: {first['msg']}" if where else first["msg"])) from problem

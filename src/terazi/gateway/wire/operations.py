@@ -18,8 +18,6 @@ SSE: Final = "text/event-stream"
 NDJSON: Final = "application/x-ndjson"
 JSON: Final = "application/json"
 FORM: Final = "multipart/form-data"
-#: The methods that aiohttp's ``*`` stands for here.
-ANY: Final = "*"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +83,7 @@ _JSON_ONLY: Final = {JSON: openai.MediaBody}
 _FORM_ONLY: Final = {FORM: openai.MediaForm}
 
 OPERATIONS: Final = (
-    # OpenAI
+    # OpenAI; those with the key "chat" are answered by ``gateway.front``
     _get("models", "/v1/models", Api.OPENAI, "What is served; in Anthropic's shape with `anthropic-version`"),
     _get("model", "/v1/models/{id:.+}", Api.OPENAI, "One model; ids may hold slashes"),
     _post(
@@ -138,6 +136,22 @@ OPERATIONS: Final = (
     _post("ollamaGenerate", "/api/generate", "A text", ollama.GenerateBody, api=Api.OLLAMA, streams=NDJSON),
     _post("embed", "/api/embed", "Vectors", ollama.EmbedBody, api=Api.OLLAMA),
     _post("embeddings", "/api/embeddings", "One vector", ollama.EmbeddingsBody, api=Api.OLLAMA),
+    _post("pull", "/api/pull", "Fetch a model, told as it goes", ollama.NameBody, api=Api.OLLAMA, streams=NDJSON),
+    _post("create", "/api/create", "Make a model of another", ollama.CreateBody, api=Api.OLLAMA, streams=NDJSON),
+    _post("copy", "/api/copy", "Another name for a model", ollama.CopyBody, api=Api.OLLAMA),
+    _post("push", "/api/push", "Not offered", ollama.NameBody, api=Api.OLLAMA),
+    Operation(
+        key="delete",
+        method="DELETE",
+        path="/api/delete",
+        api=Api.OLLAMA,
+        summary="Give a model up",
+        body={JSON: ollama.NameBody},
+    ),
+    Operation(
+        key="hasBlob", method="HEAD", path="/api/blobs/{digest}", api=Api.OLLAMA, summary="Whether a file is here"
+    ),
+    Operation(key="addBlob", method="POST", path="/api/blobs/{digest}", api=Api.OLLAMA, summary="Bring a file"),
     # llama-server
     _native("/tokenize", "Tokens of a text", TokenizeBody),
     _native("/detokenize", "The text of tokens", DetokenizeBody),

@@ -60,10 +60,11 @@ class Stitcher:
                 continue
             try:
                 body = json.loads(raw)
-            except (ValueError, RecursionError):
-                out.append(b"data: " + raw + b"\n\n")
+                wanted = self._keep(body)
+            except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+                out.append(b"data: " + raw + b"\n\n")  # whatever it is, it isn't text of the answer
                 continue
-            if isinstance(body, dict) and self._keep(body):
+            if wanted:
                 out.append(event(body))
         return b"".join(out)
 

@@ -6,8 +6,9 @@ from typing import cast
 import pytest
 
 from terazi.gateway.library import Preset
+from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import WireError
-from terazi.gateway.wire.ollama_bodies import ChatBody, EmbedBody, GenerateBody, parse_keep_alive, read_body
+from terazi.gateway.wire.ollama_bodies import ChatBody, EmbedBody, GenerateBody, parse_keep_alive
 from terazi.gateway.wire.ollama_request import (
     EngineCall,
     chat_call,
