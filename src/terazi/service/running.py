@@ -21,7 +21,7 @@ from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
 from terazi.gateway.journal import Journal
 from terazi.gateway.seats import Seats
-from terazi.gateway.server import Gateway
+from terazi.gateway.server import Gateway, fingerprint, tls_context
 from terazi.hardware.machine import Machine
 from terazi.hardware.probe import load_catalogue, read_process_memory
 from terazi.memory.llama_cpp.settings import BUILD
@@ -152,7 +152,8 @@ class Service:
             library=library,
             journal=journal,
         )
-        gateway = Gateway(app, request.host, request.port)
+        tls = tls_context(table.tls_cert, table.tls_key) if table.tls_cert and table.tls_key else None
+        gateway = Gateway(app, request.host, request.port, tls=tls)
         beacon: Path | None = None
         relief = FleetRelief(fleet, seats, yard)
         guard = Guard(
@@ -312,12 +313,14 @@ class Service:
 
     def _light(self, state: Path, control_token: str) -> Path | None:
         """Tell the other commands where this service is; a full disk costs that, not the service."""
+        certificate = self._config.service.tls_cert
         beacon = Beacon(
             url=self._url(),
             pid=os.getpid(),
             started=psutil.Process().create_time(),
             control_token=control_token,
             api_key=self._request.api_key,
+            fingerprint=fingerprint(certificate) if certificate else None,
         )
         try:
             return light(state / "services", beacon)
