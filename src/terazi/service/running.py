@@ -137,12 +137,17 @@ class Service:
         journal = Journal(yard.run_dir / "journal")
         if left := journal.open().count:
             self._reporter.say(f"an earlier run ended with {left} requests unanswered")
+        relief = FleetRelief(fleet, seats, yard)
+        guard = Guard(
+            self._config.guard, relief, state_dir=yard.run_dir, cards=driver.cards, moving=lambda: fleet.moving
+        )
+        self._settled = guard.settled
         app = create_app(
             fleet,
             keyring=keyring,
             seats=seats,
             readers=readers,
-            sources=(seats.figures,),
+            sources=(seats.figures, fleet.figures, guard.figures),
             control=control,
             control_token=token,
             max_body_bytes=table.max_body_mib * 1024 * 1024,
@@ -155,11 +160,6 @@ class Service:
         tls = tls_context(table.tls_cert, table.tls_key) if table.tls_cert and table.tls_key else None
         gateway = Gateway(app, request.host, request.port, tls=tls)
         beacon: Path | None = None
-        relief = FleetRelief(fleet, seats, yard)
-        guard = Guard(
-            self._config.guard, relief, state_dir=yard.run_dir, cards=driver.cards, moving=lambda: fleet.moving
-        )
-        self._settled = guard.settled
         self._scaling = Scaling(fleet, seats.survey)
         try:
             await gateway.start()
