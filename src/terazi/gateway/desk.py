@@ -17,7 +17,6 @@ from terazi.gateway.broker import Broker
 from terazi.gateway.call import Call, Caller
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
-from terazi.gateway.upstream import Upstream
 from terazi.gateway.wire.errors import (
     Api,
     Fault,
@@ -54,7 +53,6 @@ class Desk:
     """The gateway's own objects. One per application."""
 
     directory: Directory
-    upstream: Upstream
     broker: Broker
     traffic: Traffic
     metrics: Metrics
