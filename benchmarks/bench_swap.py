@@ -2,7 +2,7 @@
 
     python benchmarks/bench_swap.py [--seconds 300] [--rate 0.5] [--seed 1]
 
-Runs ``terazi up`` with the real llama-server and the demo model under three names, a RAM budget for two of them, and
+Runs ``terazi up`` with the real llama-server, the demo model under three names, a RAM budget for two of them, and
 requests that come at random. Prints one JSON document. The optimum is the fewest loads with which the same requests
 can be served in the same order by somebody who knows them all beforehand (Belady's rule), found exactly.
 """

@@ -106,6 +106,11 @@ class Answer:
             await self._news.wait()
 
     @property
+    def ended(self) -> bool:
+        """It has its end or its fault, read or not."""
+        return self._ended
+
+    @property
     def unread_bytes(self) -> int:
         """What has come and was not read yet."""
         return self._size

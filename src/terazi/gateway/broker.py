@@ -186,11 +186,11 @@ class Broker:
             case Continue():
                 tokens = await self._tokens(backend, call.model, script)
                 spent = script.pieces if tokens is None else len(tokens)
-                limit = limit_of(call.fields)
+                limit = limit_of(run.fields)
                 if limit is not None and spent >= limit:
                     self._finish(relay, script, reason="length")
                     return None
-                body = continuation(call.fields, run.shape, powers, script, tokens=tokens, spent=spent)
+                body = continuation(run.fields, run.shape, powers, script, tokens=tokens, spent=spent)
                 return _Sending(body, Stitcher(script, spent=spent, resumed=relay.seams + 1), seam(script))
             case _:  # run again: only the opening may have been sent
                 return _Sending(call.body, Stitcher(script, resumed=relay.seams) if script.begun else None)
@@ -199,7 +199,7 @@ class Broker:
         """Send it and hear how it came out."""
         call, loop = run.call, asyncio.get_running_loop()
         hold = Hold.NOTHING
-        if call.stream and binds(call.fields):
+        if call.stream and binds(run.fields):
             hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
         async with self._alone(run) as release:
             began = loop.time()

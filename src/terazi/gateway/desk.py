@@ -137,7 +137,8 @@ class Desk:
         try:
             yield answer
         finally:
-            task.cancel()
+            if not answer.ended:  # else the broker has only its books to close
+                task.cancel()
             await asyncio.wait((task,))
 
     def _client_left(self, api: Api, tab: Tab) -> None:

@@ -1,7 +1,10 @@
 """What the broker knows of one call while it answers it, over all engines that it takes."""
 
+import contextlib
+import json
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from terazi.gateway.account import Attempt  # noqa: TC001 - as all others are imported
 from terazi.gateway.backend import Backend
@@ -46,9 +49,18 @@ class Run:
         self.pause_s = self.FIRST_PAUSE_S
 
     @cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The body's; whoever made the call may not have needed to read it."""
+        if not self.call.fields and self.call.content_type.startswith("application/json"):
+            with contextlib.suppress(ValueError, RecursionError):
+                read = json.loads(self.call.body)
+                return read if isinstance(read, dict) else {}
+        return self.call.fields
+
+    @cached_property
     def shape(self) -> Shape:
         """What its fields say about resuming it; read only when that matters."""
-        return shape_of(self.call.path, self.call.fields, stream=self.call.stream)
+        return shape_of(self.call.path, self.fields, stream=self.call.stream)
 
     def words(self) -> str:
         """What a heartbeat says."""

@@ -41,6 +41,8 @@ _CORRECTIONS = 3
 #: Bills that are weighed beyond the necessary ones, times the model's blocks: a bill of 126 blocks over 8 cards
 #: takes 50 ms, and an answer shall take 200.
 JUDGED_BLOCKS = 250
+#: Cards over which sharing blocks out is tried besides leaving experts out.
+_FEW_CARDS = 4
 #: Up to so many times the slowest card in use for a layer, the host may be worth a look.
 _COMPARABLE = 2.0
 
@@ -380,8 +382,11 @@ class Search:
             fits = [j for j in seen if not j.shortfall]
             if fits:
                 better = leave_out(self, settings, devices, fits[0])
-                better += fill_up(self, tried, devices, fits[0])
-                return [*better, *leave_out(self, settings, devices, fits[0], largest=True), *seen]
+                # a bill over many cards takes long, and each wastes less than a matrix already
+                if not better or len(devices) <= _FEW_CARDS:
+                    better += fill_up(self, tried, devices, fits[0])
+                    better += leave_out(self, settings, devices, fits[0], largest=True)
+                return [*better, *seen]
         return seen
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:

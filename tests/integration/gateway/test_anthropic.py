@@ -188,6 +188,27 @@ async def test_an_answer_that_breaks_off_raises() -> None:
             assert caught.value.type == "api_error"
 
 
+async def test_an_answer_that_breaks_off_is_continued() -> None:
+    events = [
+        chunk(role="assistant", content=None),
+        chunk(content="one "),
+        chunk(content="two"),
+        chunk("stop"),
+        USAGE,
+    ]
+    async with (
+        canned(*events, first_cut_after=2) as engine,
+        gateway_over(StubBackend(engine.port)) as gateway,
+        anthropic.AsyncAnthropic(base_url=gateway.address, api_key="any", max_retries=0) as ask,
+    ):
+        text, message = await stream_out(ask)
+    # the second engine was given what the client had, and says all of its own answer after it
+    assert engine.asked[1]["messages"][-1] == {"role": "assistant", "content": "one "}
+    assert text == "one one two"
+    assert [block.type for block in message.content] == ["text"]
+    assert message.stop_reason == "end_turn"
+
+
 async def test_an_error_before_the_first_word_is_a_status() -> None:
     broken: dict[str, object] = {"error": {"message": "out of slots", "type": "server_error"}}
     async with canned(broken) as engine, asking(StubBackend(engine.port)) as ask:

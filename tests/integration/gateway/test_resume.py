@@ -292,7 +292,7 @@ async def test_a_stream_that_waits_for_its_engine_is_kept_alive() -> None:
     lives = ((*flags, "--fake-exit-at", "after-tokens:5"), (*flags, "--fake-load-s", "1"))
     async with broker_over(Phoenix(*lives), heartbeat_s=0.2) as (broker, _):
         _, body = await ask(broker, call_of({**STREAM, "max_tokens": 20}))
-    assert body.count(b": the engine broke off; waiting") >= 2
+    assert body.count(b"waiting for an engine") >= 2
     assert read(body).pieces == 20
 
 
