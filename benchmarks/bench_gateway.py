@@ -1,62 +1,44 @@
-"""What the gateway adds: the same request direct and through it in turn, at several numbers of streams.
+"""What the gateway adds and costs: the same streams direct, through nginx and through the gateway, in turn.
 
-Each of N clients asks the fake engine for a stream, then for the same through the gateway, and so on. Printed are
-the times to first byte both ways (p50 and p99), the median and p99 of what the gateway added (pair by pair), and
-the gateway's CPU time per event. Run it on an idle machine:
+    PYTHONPATH=src:tests:benchmarks python benchmarks/bench_gateway.py [--streams 1,16,64,256] [--rounds 6]
+        [--peer NAME=PORT,PID] [--skip idle] [--profile FILE]
 
-    PYTHONPATH=src:tests python benchmarks/bench_gateway.py [--rounds 20] [--streams 1,16,64] [--api ollama]
+All targets are measured in one run, call by call in turn, so that whatever else the machine does meets each of
+them; compare ratios within a run, not figures of two runs. Printed are
 
-The gateway runs in a process of its own, as its CPU time is to be its own. Ollama's API has no event before
-the first token, so there "added" holds one token's time of the fake engine (20 ms) too.
+- for each number of streams: the time that a target adds to the first event (p50 and p99 of all its calls less the
+  direct ones' p50 or p99), and its CPU time per streamed event;
+- flat out, 64 streams without a pace: events per second;
+- idle: what it holds in memory with 10,000 streams that are open and wait for their next token.
+
+nginx runs with proxy_buffering off and one worker; LiteLLM joins in where it is installed.
 """
 
 import argparse
 import asyncio
-import contextlib
-import os
-import signal
-import sys
+import resource
+import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
-import aiohttp
+import uvloop
 
-from serving import CARD, ENGINE_KEY, EngineProcess, StubBackend, StubDirectory, fake_engine, running
-from terazi.gateway.app import create_app
-from terazi.gateway.server import Gateway
+from gateway_client import Caller, connect
+from gateway_targets import (
+    Target,
+    given_peer,
+    request_bytes,
+    start_engine,
+    start_litellm,
+    start_nginx,
+    start_ours,
+    until_it_answers,
+)
 
-TOKENS = 32
-TOKEN_DELAY_S = 0.02
-READY_LINE = "gateway at "
-
-
-@dataclass(slots=True)
-class Samples:
-    """Times to first byte and events of one way."""
-
-    first_byte_s: list[float] = field(default_factory=list)
-    events: int = 0
-
-
-async def ask(session: aiohttp.ClientSession, url: str, body: dict[str, object], into: Samples) -> float:
-    """One stream, read to its end; its time to first byte in seconds."""
-    started = time.perf_counter()
-    async with session.post(url, json=body, headers={"Authorization": f"Bearer {ENGINE_KEY}"}) as reply:
-        reply.raise_for_status()
-        chunk = await reply.content.readany()
-        first_byte_s = time.perf_counter() - started
-        into.first_byte_s.append(first_byte_s)
-        while chunk:
-            into.events += chunk.count(b"\n\n") or chunk.count(b"\n")
-            chunk = await reply.content.readany()
-    return first_byte_s
-
-
-def cpu_s(pid: int) -> float:
-    """User and system time of a process, from ``/proc/PID/stat`` (fields 14 and 15)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+EVENTS = int(__import__("os").environ.get("EV", "32"))
+EVERY_MS = 20
+FLAT_EVENTS = 1500
+IDLE_STREAMS = 10_000
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -64,72 +46,131 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] * 1000
 
 
-async def measure(*, direct: str, through: str, pid: int, streams: int, rounds: int) -> str:
-    """One row of the table."""
-    body: dict[str, object] = {"model": CARD.id, "messages": [{"role": "user", "content": "x"}], "stream": True}
-    own, other, added = Samples(), Samples(), list[float]()
+async def paced(targets: list[Target], streams: int, rounds: int) -> None:
+    """*streams* clients, each calling all targets in turn, spread over the length of a stream."""
+    request = request_bytes(events=EVENTS, every_ms=EVERY_MS)
+    firsts: dict[str, list[float]] = {t.name: [] for t in targets}
+    events = dict.fromkeys(firsts, 0)
 
     async def client(number: int) -> None:
-        # Spread over the time of an answer: requests that start at one instant would measure a queue.
-        await asyncio.sleep(number / streams * TOKENS * TOKEN_DELAY_S)
-        for _ in range(rounds):
-            pair = [await ask(session, direct, body, own), await ask(session, through, body, other)]
-            added.append(pair[1] - pair[0])
+        caller = Caller()
+        # requests that all start at one instant would measure a queue
+        await asyncio.sleep(number / streams * EVENTS * EVERY_MS / 1000)
+        for turn in range(rounds):
+            for step in range(len(targets)):
+                target = targets[(number + turn + step) % len(targets)]
+                first_s, got = await caller.call(target, request)
+                if turn or rounds == 1:  # the first round warms up
+                    firsts[target.name].append(first_s)
+                events[target.name] += got
+        caller.close()
 
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        for url in (direct, through):  # warm up
-            await ask(session, url, body, Samples())
-        before = cpu_s(pid)
-        await asyncio.gather(*(client(n) for n in range(streams)))
-        cpu = cpu_s(pid) - before
-    quantiles = [quantile(v, q) for v in (own.first_byte_s, other.first_byte_s, added) for q in (0.5, 0.99)]
-    return f"{streams:>7}" + "".join(f"{q:>9.2f}" for q in quantiles) + f"{cpu / other.events * 1e6:>11.0f}"
-
-
-async def serve(engine_port: int) -> None:
-    """The gateway alone, until SIGTERM."""
-    app = create_app(StubDirectory([StubBackend(engine_port)]), api_key=ENGINE_KEY)
-    gateway = Gateway(app, "127.0.0.1", 0)
-    await gateway.start()
-    print(READY_LINE + gateway.address, file=sys.stderr, flush=True)
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    await ended.wait()
-    await gateway.stop()
+    before = {t.name: t.cpu_s() for t in targets}
+    await asyncio.gather(*(client(n) for n in range(streams)))
+    direct = firsts["direct"]
+    for target in targets:
+        mine = firsts[target.name]
+        cpu_us = (target.cpu_s() - before[target.name]) / events[target.name] * 1e6
+        p50, p99 = quantile(mine, 0.5), quantile(mine, 0.99)
+        added = "" if mine is direct else f"{p50 - quantile(direct, 0.5):>9.2f}{p99 - quantile(direct, 0.99):>9.2f}"
+        cpu = "" if target.pid is None or mine is direct else f"{cpu_us:>11.1f}"
+        print(f"{streams:>7}  {target.name:<10}{p50:>9.2f}{p99:>9.2f}{added:>18}{cpu}", flush=True)
 
 
-async def main(streams: list[int], rounds: int, api: str) -> None:
-    """Start engine and gateway, print the table."""
-    most = str(max(streams))
-    flags = ("-np", most, "--fake-tokens", str(TOKENS), "--fake-token-delay-s", str(TOKEN_DELAY_S))
-    async with running(fake_engine(*flags)) as engine:
-        argv = [sys.executable, __file__, "--serve", str(engine.port)]
-        gateway = EngineProcess(argv=argv, port=0)
-        try:
-            await gateway.start(wait_for=READY_LINE)
-            assert gateway.process is not None
-            address = gateway.log[-1].partition(READY_LINE)[2].strip()
-            path = "/v1/chat/completions" if api == "openai" else "/api/chat"
-            direct = f"http://127.0.0.1:{engine.port}/v1/chat/completions"
-            print(f"{api}, {TOKENS} tokens an answer, {rounds} pairs a client; milliseconds, and CPU µs per event")
-            print("streams   direct      p99  gateway      p99    added      p99  CPU/event")
-            for n in streams:
-                pid = gateway.process.pid
-                row = measure(direct=direct, through=address + path, pid=pid, streams=n, rounds=rounds)
-                print(await row, flush=True)
-        finally:
-            await gateway.stop()
+async def flat_out(targets: list[Target], streams: int, rounds: int) -> None:
+    """As many events as go through, target after target."""
+    request = request_bytes(events=FLAT_EVENTS, every_ms=0)
+    rates: dict[str, list[float]] = {t.name: [] for t in targets}
+    costs: dict[str, list[float]] = {t.name: [] for t in targets}
+    loop = asyncio.get_running_loop()
+    for turn in range(rounds):
+        for step in range(len(targets)):
+            target = targets[(turn + step) % len(targets)]
+            callers = [Caller() for _ in range(streams)]
+            began, cpu = time.perf_counter(), target.cpu_s()
+            got = await asyncio.gather(*(caller.call(target, request) for caller in callers))
+            events = sum(n for _, n in got)
+            rates[target.name].append(events / (time.perf_counter() - began))
+            costs[target.name].append((target.cpu_s() - cpu) / events * 1e6)
+            for caller in callers:
+                caller.close()
+    for target in targets:
+        best, cost = max(rates[target.name]), min(costs[target.name])
+        middle = sorted(rates[target.name])[len(rates[target.name]) // 2]
+        print(f"{streams:>7}  {target.name:<10}{middle:>12.0f}{best:>12.0f}{cost:>12.1f}", flush=True)
+
+
+async def idle(target: Target, streams: int) -> None:
+    """Open *streams* that get one event and then wait."""
+    request = request_bytes(events=1, every_ms=0, hold=True)
+    before = target.rss_mib()
+    clients = []
+    for _ in range(0, streams, 100):
+        some = await asyncio.gather(*(connect(target) for _ in range(min(100, streams))))
+        for client in some:
+            client.ask(request)
+        await asyncio.gather(*(client.begun for client in some if client.begun is not None))
+        clients += some
+    await asyncio.sleep(1)
+    after, cpu = target.rss_mib(), target.cpu_s()
+    await asyncio.sleep(2)
+    busy = (target.cpu_s() - cpu) / 2 * 100
+    print(f"{len(clients):>7}  {target.name:<10}{before:>9.0f}{after:>9.0f}{busy:>9.1f}", flush=True)
+    for client in clients:
+        if client.transport is not None:
+            client.transport.abort()
+    await asyncio.sleep(2)
+
+
+async def measure(args: argparse.Namespace, folder: Path) -> None:
+    """Start everything, print the tables, stop everything."""
+    engine = start_engine()
+    targets = [engine]
+    try:
+        for found in (
+            start_nginx(engine.port, folder),
+            start_ours(engine.port),
+            start_litellm(engine.port, folder),
+        ):
+            if isinstance(found, str):
+                print(found)
+            else:
+                targets.append(found)
+        targets += [given_peer(text) for text in args.peer]
+        for target in targets:
+            await until_it_answers(target)
+        if "paced" not in args.skip:
+            print(f"\n{EVENTS} events, one every {EVERY_MS} ms; time to the first in ms, CPU in µs per event")
+            print("streams  target          p50      p99    added      p99  CPU/event")
+            for streams in args.streams:
+                await paced(targets, streams, args.rounds)
+        if "flat" not in args.skip:
+            print("\nflat out; events per second, middle and best of the rounds, and CPU in µs per event")
+            print("streams  target          middle        best   CPU/event")
+            await flat_out(targets, 64, args.rounds)
+        if "idle" not in args.skip:
+            print("\nidle streams; MiB before and with them, and CPU in % of a core")
+            print("streams  target       before    after      CPU")
+            for target in targets[1:]:
+                await idle(target, IDLE_STREAMS)
+    finally:
+        for target in reversed(targets):
+            target.stop()
+
+
+def main() -> None:
+    """Read the arguments, and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--streams", type=lambda text: [int(n) for n in text.split(",")], default=[1, 16, 64, 256])
+    parser.add_argument("--peer", action="append", default=[], metavar="NAME=PORT,PID", type=str)
+    parser.add_argument("--skip", default="", help="paced, flat, idle: any of them, with commas")
+    args = parser.parse_args()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(measure(args, Path(folder)))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--streams", default="1,16,64")
-    parser.add_argument("--api", choices=["openai", "ollama"], default="openai")
-    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    with contextlib.suppress(KeyboardInterrupt):
-        if given.serve:
-            asyncio.run(serve(given.serve))
-        else:
-            asyncio.run(main([int(n) for n in given.streams.split(",")], given.rounds, given.api))
+    main()

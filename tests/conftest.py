@@ -1,11 +1,13 @@
-"""Shared by all tests: Hypothesis profile, and the guard that keeps the core free of I/O."""
+"""Shared by all tests: Hypothesis profile, the event loop, and the guard that keeps the core free of I/O."""
 
+import asyncio
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 from hypothesis.strategies import text
 
@@ -71,6 +73,14 @@ def _stack_files() -> Generator[str, None, None]:
 
 
 sys.addaudithook(_audit)
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of the service; where a module's own protocols meet the loop, that of asyncio too."""
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    if item.path.name == "test_links.py":
+        factories["asyncio"] = asyncio.new_event_loop
+    return factories
 
 
 def pytest_collection_finish() -> None:

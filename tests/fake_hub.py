@@ -4,6 +4,7 @@
 ``behaviour``. What was sent counts the bytes that this side wrote; the other may have read fewer.
 """
 
+import hashlib
 import json
 import re
 import threading
@@ -51,6 +52,7 @@ class Behaviour:
     cut_after: int | None = None
     content_range: str | None = None
     drip_s: float | None = None
+    pause_s: float = 0.0
     silent_s: float | None = None
     silent_about: str = ""
     bodies: dict[str, bytes] = field(default_factory=dict)
@@ -105,6 +107,32 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_: object) -> None:
         pass
 
+    def do_HEAD(self) -> None:
+        """What a file is known by: its size, its digest if it is given as bytes, and the commit."""
+        hub = self.server_hub
+        path = unquote(urlsplit(self.path).path)
+        file = _FILE.fullmatch(path)
+        found = hub.repositories.get(file[1], {}).get(file[3]) if file else None
+        wrong = hub.behaviour
+        if wrong.status is not None or found is None:
+            self.send_response(wrong.status or 404)
+            self.send_header("X-Error-Code", "EntryNotFound")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        etag = hashlib.sha256(found).hexdigest() if isinstance(found, bytes) else "0" * 40
+        self.send_response(200)
+        headers = {
+            "X-Repo-Commit": COMMIT,
+            "X-Linked-Etag": f'"{etag}"',
+            "X-Linked-Size": str(len(found) if isinstance(found, bytes) else found.size),
+            **wrong.headers,
+        }
+        for key, value in headers.items():
+            self.send_header(key, value)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
     def do_GET(self) -> None:
         hub = self.server_hub
         path = unquote(urlsplit(self.path).path)
@@ -143,8 +171,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(404, b"", {"X-Error-Code": "EntryNotFound"})
             return
         file = Sparse(found, len(found)) if isinstance(found, bytes) else found
-        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("range", ""))
-        start, stop = (int(asked[1]), min(int(asked[2]) + 1, file.size)) if asked else (0, file.size)
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("range", ""))
+        last = int(asked[2]) + 1 if asked and asked[2] else file.size
+        start, stop = (int(asked[1]), min(last, file.size)) if asked else (0, file.size)
         if wrong.no_ranges or not asked:
             start, stop = 0, file.size
             self.send_response(200)
@@ -168,8 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(piece)
             hub.sent_bytes += len(piece)
             start += len(piece)
-            if drip_s is not None:
-                time.sleep(drip_s)
+            time.sleep(drip_s or hub.behaviour.pause_s)
 
     def _answer(self, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> None:
         self.send_response(status)

@@ -5,8 +5,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,10 @@ from demo_files import smollm2
 from terazi.errors import EngineError
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, Served, find_served
+from terazi.gateway.call import Caller
+from terazi.gateway.in_flight import InFlight
+from terazi.gateway.library import Library
+from terazi.gateway.ports import Seats
 from terazi.gateway.server import Gateway
 from terazi.supervisor.process import free_port
 
@@ -126,7 +130,7 @@ class StubBackend:
         self.api_key = ENGINE_KEY
         self.state = state
         self.memory = HeldMemory(size_bytes=200_000_000, size_vram_bytes=0)
-        self.in_flight = 0
+        self.flight = InFlight()
         self.changed = asyncio.Event()
 
     def set_state(self, state: str) -> None:
@@ -142,14 +146,14 @@ class StubBackend:
             self.changed.clear()
             await self.changed.wait()
 
-    @contextmanager
-    def tracking(self) -> Iterator[None]:
+    @property
+    def in_flight(self) -> int:
         """As the Protocol says."""
-        self.in_flight += 1
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
+        return self.flight.count
+
+    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
+        """As the Protocol says."""
+        return self.flight.tracking(request)
 
 
 @dataclass
@@ -186,6 +190,10 @@ async def gateway_over(
     max_body_bytes: int = 1 << 20,
     allowed_origins: tuple[str, ...] = (),
     ready_wait_s: float = 10.0,
+    seats: Seats | None = None,
+    heartbeat_s: float = 5.0,
+    keys: Mapping[str, Caller] | None = None,
+    library: Library | None = None,
 ) -> AsyncIterator[Gateway]:
     """The gateway on a free port."""
     app = create_app(
@@ -196,6 +204,10 @@ async def gateway_over(
         max_body_bytes=max_body_bytes,
         allowed_origins=allowed_origins,
         ready_wait_s=ready_wait_s,
+        seats=seats,
+        heartbeat_s=heartbeat_s,
+        keys=keys,
+        library=library,
     )
     gateway = Gateway(app, "127.0.0.1", 0)
     await gateway.start()

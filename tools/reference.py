@@ -4,13 +4,16 @@
 """
 
 import dataclasses
+import json
 import os
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -87,15 +90,25 @@ def configuration() -> str:
         "# terazi.toml\n",
         "Looked for at `$TERAZI_CONFIG`, `./terazi.toml`, then the user's configuration folder.\n",
     ]
-    for table, model in _tables("", Config):
+    parts += ["Every key, annotated: [terazi.example.toml](../terazi.example.toml). As JSON schema, for editors:"]
+    parts += ["[terazi.schema.json](terazi.schema.json).\n"]
+    for heading, model in _tables("", Config, many=False):
+        properties = model.model_json_schema()["properties"]
         rows = [
-            f"| `{name}` | `{_type(field.annotation)}` | `{_toml(field.default)}` | {field.description or ''} |"
+            f"| `{name}` | {_kind(properties[name])} | `{_toml(field.default)}` | {field.description or ''} |"
             for name, field in model.model_fields.items()
-            if not _is_table(field.annotation)
+            if _table_of(field) is None
         ]
         if rows:
-            parts += [f"## [{table}]\n", "| key | type | default | meaning |\n|---|---|---|---|", *rows, ""]
+            parts += [f"## {heading}\n", "| key | type | default | meaning |\n|---|---|---|---|", *rows, ""]
     return "\n".join(parts)
+
+
+def schema() -> str:
+    """``terazi.toml`` as a JSON schema."""
+    from terazi.service.config import Config
+
+    return json.dumps(Config.model_json_schema(), indent=1) + "\n"
 
 
 def documents() -> str:
@@ -152,16 +165,35 @@ def picture() -> str:
     return draw_svg(with_power(weighing, power_terms(Config())))
 
 
-def _tables(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
-    yield prefix, model
-    for name, field in model.model_fields.items():
-        if _is_table(field.annotation):
-            assert isinstance(field.annotation, type)
-            yield from _tables(f"{prefix}.{name}".lstrip("."), field.annotation)
+def _tables(name: str, model: type[BaseModel], *, many: bool) -> Iterator[tuple[str, type[BaseModel]]]:
+    yield (f"[[{name}]]" if many else f"[{name}]"), model
+    for key, field in model.model_fields.items():
+        inner = _table_of(field)
+        if inner is not None:
+            yield from _tables(f"{name}.{key}".lstrip("."), inner, many=get_origin(field.annotation) is tuple)
 
 
-def _is_table(annotation: object) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+def _table_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The table that a key holds, once or many times."""
+    for kind in (field.annotation, *get_args(field.annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """How a value is written, from its JSON schema."""
+    if "anyOf" in schema:
+        kinds = [_kind(option) for option in schema["anyOf"] if option.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
+    if "enum" in schema or "const" in schema:
+        return " or ".join(f'"{value}"' for value in schema.get("enum", [schema.get("const")]))
+    if schema["type"] == "array":
+        return f"list of {_kind(schema['items'])}"
+    if schema["type"] == "object":
+        return f"table of {_kind(schema['additionalProperties'])}"
+    words = {"string": "text", "integer": "whole number", "number": "number", "boolean": "true or false"}
+    return words[schema["type"]]
 
 
 def _type(annotation: object) -> str:
@@ -174,6 +206,10 @@ def _type(annotation: object) -> str:
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        value = list(value)
     return "not set" if value is None else repr(value).replace("'", '"')
 
 
@@ -192,6 +228,7 @@ def stories() -> str:
 PAGES = {
     "reference/command-line.md": command_line,
     "reference/configuration.md": configuration,
+    "reference/terazi.schema.json": schema,
     "reference/documents.md": documents,
     "reference/device-map.svg": picture,
     "guides/stories.md": stories,

@@ -3,8 +3,8 @@
 
 Only the standard library; run it as a program: ``python tests/fakes/engine.py --port 0 --fake-…``. It takes
 llama-server's own ``-m/--model -a/--alias --host --port --api-key(-file) -np/--parallel -c/--ctx-size
---embedding(s)`` (also ``LLAMA_API_KEY``), ignores flags it doesn't know, and answers ``--version`` and ``--help``
-(the captured help).
+--embedding(s) --reranking`` (also ``LLAMA_API_KEY``), ignores flags it doesn't know, and answers ``--version`` and
+``--help`` (the captured help).
 More flags may come in the variable ``FAKE_ENGINE_FLAGS``, for a command line that somebody else builds.
 
 The next token depends only on all the text before it, so the same prompt gives the same text, and a request
@@ -23,8 +23,16 @@ Faults (each a flag):
     --fake-ignore-sigterm      only SIGKILL ends it
     --fake-no-tokens           healthy, but a generation never answers
     --fake-close-after-response  close the connection after every answer without saying so (streams always do)
+    --fake-salt TEXT           another text for the same prompt
+    --fake-close-on-reuse      keep every connection (streams' too), and close it when its second request arrives
     --fake-tokens N            length of an answer when max_tokens doesn't end it earlier (16)
     --fake-token-delay-s S     time per token (0.001); --fake-prompt-delay-s S: time before the first (0)
+    --fake-busy-prompt         burn CPU while a prompt is worked on (as a prefill does); it still answers questions
+    --fake-hang-after N        after N tokens (over all answers) no more come, and no CPU is used; it still answers
+                               questions
+    --fake-deaf-after N        after N tokens nothing is answered at all, and no CPU is used (a deadlock)
+    --fake-answer-delay-s S    questions (GET) are answered so late
+    --fake-grandchild FILE     start a process in a session of its own, and write its pid to FILE
     --fake-ledger FILE         append and fsync one JSON line for each request accepted, finished or abandoned
 """
 
@@ -34,55 +42,24 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine_http import Request, chunk, client_gone, head, read_request, send, sse
+from engine_texts import WORDS, answer_text
 
 HELP_TEXT = Path(__file__).resolve().parents[1] / "golden" / "llama_cpp" / "help.txt"
-WORDS = [
-    "scale",
-    "weigh",
-    "token",
-    "byte",
-    "layer",
-    "slot",
-    "cache",
-    "head",
-    "stream",
-    "queue",
-    "model",
-    "disk",
-    "north",
-    "lamp",
-    "river",
-    "stone",
-    "paper",
-    "glass",
-    "green",
-    "quiet",
-    "early",
-    "round",
-    "plain",
-    "exact",
-    "ready",
-    "open",
-    "warm",
-    "long",
-    "bright",
-    "small",
-    "even",
-    "calm",
-]
 VALUED = {
     "-m": "model", "--model": "model", "-a": "alias", "--alias": "alias", "--host": "host", "--port": "port",
     "--api-key": "api_key", "--api-key-file": "api_key_file", "-np": "parallel", "--parallel": "parallel",
     "-c": "ctx_size", "--ctx-size": "ctx_size",
 }  # fmt: skip
-SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding"}
+SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding", "--reranking": "reranking"}
 FAKE_SWITCHES = {
     "silent-load",
     "stall-load",
@@ -90,7 +67,9 @@ FAKE_SWITCHES = {
     "bind-fail",
     "ignore-sigterm",
     "no-tokens",
+    "busy-prompt",
     "close-after-response",
+    "close-on-reuse",
 }
 
 
@@ -210,6 +189,8 @@ class Engine:
             self.log(f"srv         start: couldn't bind HTTP server socket, hostname: {host}, port: {port}", "E")
             self.log("srv  llama_server: exiting due to HTTP server error", "E")
             return 1
+        if told := self.options.text("grandchild"):
+            self.leave_grandchild(Path(told))
         loop = asyncio.get_running_loop()
         for sig in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(sig, self.on_signal)
@@ -221,6 +202,16 @@ class Engine:
         await self.stopped.wait()
         self.log("srv    operator(): operator(): cleaning up before exit...")
         return 0
+
+    def leave_grandchild(self, told: Path) -> None:
+        """As vLLM's engine core: a process that is in no group of ours, and whose parent is gone."""
+        code = f"sleep 600 & echo $! > {told}.new; mv {told}.new {told}"
+        subprocess.run(["/bin/sh", "-c", code], start_new_session=True, check=True)
+
+    def hangs(self, name: str) -> bool:
+        """Whether so many tokens have come that the fault *name* is on."""
+        after = self.options.text(name)
+        return self.faulty and bool(after) and self.tokens >= int(after)
 
     def on_signal(self) -> None:
         """As llama-server: what runs is finished first; a second signal ends it with exit 1."""
@@ -274,7 +265,11 @@ class Engine:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection until either side closes it."""
         try:
+            reused = False
             while (request := await read_request(reader)) is not None:
+                if reused and self.fault("close-on-reuse"):
+                    break
+                reused = True
                 if await self.answer(request, reader, writer) or self.fault("close-after-response"):
                     break
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
@@ -285,6 +280,10 @@ class Engine:
     async def answer(self, req: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Answer *req*; True if the connection must be closed."""
         path = req.path.partition("?")[0]
+        if self.hangs("deaf-after"):
+            await asyncio.Event().wait()
+        if req.method == "GET" and self.loaded:
+            await asyncio.sleep(self.options.number("answer-delay-s", 0))
         if path not in {"/health", "/v1/health"}:
             token = req.headers.get("authorization", "").removeprefix("Bearer ") or req.headers.get("x-api-key", "")
             if self.keys and token not in self.keys:
@@ -297,9 +296,12 @@ class Engine:
             body = json.loads(req.body or b"{}")
         except ValueError as problem:
             return await send(writer, 400, error(400, f"parse error: {problem}", "invalid_request_error"))
-        if path == "/tokenize":
-            words = str(body.get("content", "")).split()
-            return await send(writer, 200, {"tokens": [int.from_bytes(digest(w)[:2], "big") for w in words]})
+        try:
+            said = answer_text(path, body, reranks="reranking" in self.options.switches)
+        except (AttributeError, TypeError, ValueError) as problem:
+            return await send(writer, 400, error(400, f"senseless body: {problem}", "invalid_request_error"))
+        if said is not None:
+            return await send(writer, *said)
         if path in {"/v1/embeddings", "/embedding", "/embeddings"}:
             return await self.embed(body, writer, native=not path.startswith("/v1"))
         shapes = {"/v1/chat/completions": "chat", "/chat/completions": "chat", "/v1/completions": "text",
@@ -366,9 +368,13 @@ class Engine:
         """One answer, streamed or whole; notices a client that goes away."""
         self.serial += 1
         limit = body.get("max_tokens", body.get("max_completion_tokens", body.get("n_predict")))
+        try:
+            prompt = render(body)
+        except (AttributeError, TypeError, ValueError) as problem:
+            return await send(writer, 400, error(400, f"senseless messages: {problem}", "invalid_request_error"))
         job = Job(
             id=f"chatcmpl-{self.serial}",
-            prompt=render(body),
+            prompt=prompt,
             max_tokens=int(limit) if isinstance(limit, int) and limit >= 0 else None,
             stream=body.get("stream") is True,
             usage=isinstance(o := body.get("stream_options"), dict) and o.get("include_usage") is True,
@@ -395,7 +401,7 @@ class Engine:
             return True
         else:
             self.ledger("finished", id=job.id)
-            return job.stream
+            return job.stream and not self.fault("close-on-reuse")
         finally:
             self.busy -= 1
             for task in (gone, work):
@@ -442,17 +448,38 @@ class Engine:
 
     async def pieces(self, job: Job) -> AsyncIterator[str]:
         """The tokens of an answer, one by one, at the set pace; a token that a fault waits for kills."""
-        await asyncio.sleep(self.options.number("prompt-delay-s", 0))
-        when, text = self.options.text("exit-at"), job.prompt
+        await self.read_prompt()
+        when, text, salt = self.options.text("exit-at"), job.prompt, self.options.text("salt")
         for _ in range(min(job.max_tokens if job.max_tokens is not None else 1 << 30, self.length())):
             await asyncio.sleep(self.options.number("token-delay-s", 0.001))
+            if self.hangs("hang-after") or self.hangs("deaf-after"):
+                await asyncio.Event().wait()
             if self.faulty and when == f"after-tokens:{self.tokens}":
                 self.die()
-            piece = " " + WORDS[digest(text)[0] % len(WORDS)]
+            piece = " " + WORDS[digest(salt + text)[0] % len(WORDS)]
             text += piece
             self.tokens += 1
             self.decodes += 1
             yield piece
+
+    async def read_prompt(self) -> None:
+        """Take as long as was asked for, with or without using the CPU."""
+        delay = self.options.number("prompt-delay-s", 0)
+        if not self.fault("busy-prompt"):
+            await asyncio.sleep(delay)
+            return
+        over = threading.Event()
+
+        def burn() -> None:
+            while not over.is_set():
+                digest("x" * 4096)
+
+        worker = threading.Thread(target=burn, daemon=True)
+        worker.start()
+        try:
+            await asyncio.sleep(delay)
+        finally:
+            over.set()
 
     def length(self) -> int:
         """Tokens after which an answer ends by itself."""

@@ -6,6 +6,7 @@
  *   count=2  driver=575.51
  *   0.name=... 0.uuid=... 0.bus=00000000:01:00.0 0.total=bytes 0.free= 0.used= 0.reserved= 0.limit=mW 0.draw=mW
  *   0.gen=4 0.width=16 0.width_now=16 0.lost=1 0.memory=3 (what the memory call returns)
+ *   0.temp=degrees 0.slowed=mask of reasons
  *   0-1.p2p=0 0-1.nvlink=0  (0 = possible)
  * A key that isn't there makes the call return "not supported" (3). */
 #include <stdio.h>
@@ -120,6 +121,10 @@ int nvmlDeviceGetMemoryInfo(card *c, memory_v1 *m) {
     m->free = wide.free;
     m->used = wide.used + wide.reserved;
     return OK;
+}
+int nvmlDeviceGetTemperature(card *c, int sensor, unsigned *value) { return sensor ? INVALID : unsigned_of(c, "temp", value); }
+int nvmlDeviceGetCurrentClocksThrottleReasons(card *c, unsigned long long *value) {
+    return number_of(c, "slowed", value) ? OK : NOT_SUPPORTED;
 }
 int nvmlDeviceGetEnforcedPowerLimit(card *c, unsigned *value) { return unsigned_of(c, "limit", value); }
 int nvmlDeviceGetPowerUsage(card *c, unsigned *value) { return unsigned_of(c, "draw", value); }

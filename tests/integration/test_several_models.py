@@ -42,8 +42,15 @@ def test_one_model_stops_and_the_other_goes_on_without_a_stir(tmp_path: Path) ->
         assert [m["id"] for m in _ps(running)["models"]] == ["steady", "weak"]
         done = terazi(tmp_path, "stop", "weak")
         assert done.returncode == 0, done.stderr
-        until(lambda: [m["id"] for m in _ps(running)["models"]] == ["steady"])
+        until(lambda: [m["state"] for m in _ps(running)["models"]] == ["ready", "cold"])
+        assert "terazi load weak" in _ps(running)["models"][1]["closed"]
         assert len(engines_of(tmp_path)) == 1
+        done = terazi(tmp_path, "chat", "--model", "weak", "hello")
+        assert done.returncode == 1
+        assert "terazi load weak" in done.stderr
+        assert terazi(tmp_path, "load", "weak").returncode == 0
+        assert [m["state"] for m in _ps(running)["models"]] == ["ready", "ready"]
+        assert terazi(tmp_path, "stop", "weak").returncode == 0
         before = sum(psutil.Process(running.process.pid).cpu_times()[:2])
         for _ in range(5):
             assert _ps(running)["models"][0]["state"] == "ready"

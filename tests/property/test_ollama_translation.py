@@ -6,20 +6,20 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
+from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import Fault, WireError
 from terazi.gateway.wire.ollama_answer import Translator
-from terazi.gateway.wire.ollama_request import (
+from terazi.gateway.wire.ollama_bodies import (
     ChatBody,
+    CreateBody,
     EmbedBody,
     EmbeddingsBody,
     GenerateBody,
-    Shape,
-    ShowBody,
-    chat_call,
-    generate_call,
-    read_body,
+    NameBody,
 )
+from terazi.gateway.wire.ollama_request import Shape, chat_call, generate_call
 from terazi.gateway.wire.openai import read_envelope
+from terazi.gateway.wire.usage import read_usage
 
 #: Not ``st.text``: it reads a table from disk, which a core test may not do.
 text = st.lists(st.sampled_from('ab1 "\\\n\t\0{}[]:,é世😀\u2028'), max_size=8).map("".join)
@@ -59,7 +59,7 @@ common = {
     "format": st.sampled_from(["", "json", None]) | st.dictionaries(text, anything, max_size=3),
     "options": options | st.none(),
     "think": st.booleans() | st.sampled_from(["low", "high"]),
-    "keep_alive": anything,
+    "keep_alive": text | st.integers(-5, 5) | st.none(),
     "context": st.lists(st.integers(), max_size=3),
 }
 chat_body = st.fixed_dictionaries(
@@ -68,7 +68,7 @@ chat_body = st.fixed_dictionaries(
 )
 generate_body = st.fixed_dictionaries(
     {"model": text, "prompt": text},
-    optional={**common, "system": text, "suffix": text, "raw": st.booleans()},
+    optional={**common, "suffix": text} | {"raw": st.booleans()} | {"template": st.just("")},
 )
 
 
@@ -112,7 +112,7 @@ def fault_of(action: Callable[[], object]) -> Fault | None:
 
 @given(st.binary(max_size=40) | anything.map(lambda value: json.dumps(value).encode()))
 def test_junk_gives_a_clean_error(raw: bytes) -> None:
-    kinds = (ChatBody, GenerateBody, EmbedBody, EmbeddingsBody, ShowBody)
+    kinds = (ChatBody, GenerateBody, EmbedBody, EmbeddingsBody, NameBody, CreateBody)
     faults = [fault_of(lambda kind=kind: read_body(kind, raw)) for kind in kinds]  # type: ignore[misc]
     for fault in [*faults, fault_of(lambda: read_envelope(raw))]:
         assert fault is None or (fault.status == 400 and fault.message)
@@ -126,8 +126,18 @@ def test_an_engine_may_write_anything(events: list[bytes]) -> None:
 
     def translate() -> None:
         out.extend(translator.feed(event, created_at="now") for event in events)
-        out.append(translator.end(created_at="now", total_ns=1, load_ns=0))
+        out.append(translator.end(created_at="now", total_ns=1, first_ns=0))
 
     fault = fault_of(translate)
     assert fault is None or fault.status >= 500
     assert all(json.loads(line)["model"] == "m" for line in b"".join(out).splitlines())
+
+
+@given(
+    st.binary(max_size=60),
+    st.binary(max_size=60),
+    st.sampled_from([b'"usage":', b'"timings":', b'"finish_reason":']),
+)
+def test_reading_usage_never_fails(before: bytes, after: bytes, key: bytes) -> None:
+    found = read_usage(before + key + after, before + key + after)
+    assert found.prompt_tokens is None or found.prompt_tokens >= 0

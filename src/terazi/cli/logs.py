@@ -2,12 +2,14 @@
 
 import argparse
 import asyncio
+import sys
 
 from terazi.cli import options
 from terazi.cli.terminal import harmless
 from terazi.service.beacon import find
 from terazi.service.client import ServiceClient
 from terazi.service.paths import state_dir
+from terazi.supervisor.crashes import read_crashes, summary
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +21,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the lines."""
+    """Print the lines, and how the engine ended when it last did so unasked."""
+    if args.follow:
+        _tell_crash(args.model)
     asyncio.run(_print(args))
+    if not args.follow:
+        _tell_crash(args.model)
     return 0
+
+
+def _tell_crash(model: str | None) -> None:
+    """For people only: what the log itself holds goes to stdout."""
+    for document in read_crashes(state_dir() / "crashes", model)[-1:]:
+        for line in summary(document):
+            print(harmless(line), file=sys.stderr)
 
 
 async def _print(args: argparse.Namespace) -> None:

@@ -23,7 +23,10 @@ COMMANDS: Final = {
     "chat": ("terazi.cli.chat", "talk to a served model"),
     "ps": ("terazi.cli.ps", "what is running, and what it holds"),
     "stop": ("terazi.cli.stop", "stop the service, or one model"),
+    "load": ("terazi.cli.load", "bring a model of the service into memory"),
+    "reload": ("terazi.cli.reload", "have the service read its terazi.toml again"),
     "logs": ("terazi.cli.logs", "what an engine printed"),
+    "usage": ("terazi.cli.usage", "who used what, by API key and model"),
 }
 
 #: What a write to a full or broken place fails with; reads are translated where they happen.

@@ -33,29 +33,60 @@ async def _snapshot(beacon: Beacon) -> dict[str, Any]:
 
 
 def render(snapshot: dict[str, Any]) -> str:
-    """A line a model, and below it its devices."""
+    """A line a model, and below it each of its engines with its devices."""
     lines = [f"{snapshot['url']}  pid {snapshot['pid']}, up {format_seconds(snapshot['uptime_s'])}"]
     if snapshot["draining"]:
         lines[0] += ", draining"
+    if snapshot["config_problem"] is not None:
+        lines.append(f"the changed configuration is not in force: {snapshot['config_problem']}")
     for model in snapshot["models"]:
-        age = "" if model["uptime_s"] is None else f" up {format_seconds(model['uptime_s'])}"
-        lines.append(
-            f"{model['id']}  {model['state']}  {model['engine']} pid {model['pid'] or '-'}{age}, "
-            f"{model['in_flight']} in flight, {model['restarts']} restarts, plan {model['plan_id']}"
-        )
-        lines += _live(model)
-        lines += _held(model)
-        for device in model["devices"]:
-            measured = device["measured_bytes"]
-            found = "not measured yet" if measured is None else f"it says {format_bytes(measured)}"
-            planned, expected = format_bytes(device["planned_bytes"]), format_bytes(device["expected_in_log_bytes"])
-            lines.append(f"  {device['id']:<8} planned {planned:>12}; the engine should say {expected}, {found}")
+        lines += _model(model)
     return harmless("\n".join(lines))
 
 
-def _held(model: dict[str, Any]) -> list[str]:
+def _model(model: dict[str, Any]) -> list[str]:
+    marks = ["pinned"] if model["pinned"] else []
+    if model["idle_s"] is not None:
+        marks.append(f"unloaded after {format_seconds(model['idle_s'])} idle")
+    line = f"{model['id']}  {model['state']}  {model['engine']}"
+    if not model["replicas"]:
+        holds = ", ".join(f"{device} {format_bytes(need)}" for device, need in model["needs"].items())
+        marks.insert(0, f"would hold {holds}" if holds else f"{model['in_flight']} in flight")
+    elif len(model["replicas"]) > 1:
+        marks.insert(0, f"{len(model['replicas'])} engines")
+    elif model["replicas"]:
+        marks.insert(0, _engine(model["replicas"][0]))
+    lines = [", ".join([f"{line} {marks[0]}" if model["replicas"] else f"{line}  {marks[0]}", *marks[1:]])]
+    if model["closed"] is not None:
+        again = "" if model["opens_in_s"] is None else f"; tried again in {format_seconds(model['opens_in_s'])}"
+        lines.append(f"  takes no requests: {model['closed']}{again}")
+    for replica in model["replicas"]:
+        if len(model["replicas"]) > 1:
+            lines.append(f"  {replica['replica']}  {replica['state']}  {_engine(replica)}")
+        lines += _live(replica, model["forecast"])
+        lines += _held(replica)
+        lines += [_device(device) for device in replica["devices"]]
+    return lines
+
+
+def _engine(replica: dict[str, Any]) -> str:
+    age = "" if replica["uptime_s"] is None else f" up {format_seconds(replica['uptime_s'])}"
+    return (
+        f"pid {replica['pid'] or '-'}{age}, {replica['in_flight']} in flight, "
+        f"{replica['restarts']} restarts, plan {replica['plan_id']}"
+    )
+
+
+def _device(device: dict[str, Any]) -> str:
+    measured = device["measured_bytes"]
+    found = "not measured yet" if measured is None else f"it says {format_bytes(measured)}"
+    planned, expected = format_bytes(device["planned_bytes"]), format_bytes(device["expected_in_log_bytes"])
+    return f"  {device['id']:<8} planned {planned:>12}; the engine should say {expected}, {found}"
+
+
+def _held(replica: dict[str, Any]) -> list[str]:
     """Whether the bill held at the last start, and what the kernel counts."""
-    found = model["reconciliation"]
+    found = replica["reconciliation"]
     if found is None:
         return []
     wrong = [row for row in found["rows"] if row["verdict"] == "differs"]
@@ -75,9 +106,9 @@ def _held(model: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _live(model: dict[str, Any]) -> list[str]:
+def _live(replica: dict[str, Any], forecast: dict[str, Any] | None) -> list[str]:
     """What the engine says of itself, beside what was forecast."""
-    live, forecast = model["live"], model["forecast"]
+    live = replica["live"]
     if live is None:
         return []
     lines = []

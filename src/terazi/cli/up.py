@@ -14,15 +14,30 @@ from collections.abc import Sequence
 from terazi.cli import options
 from terazi.cli.render import render_weighing
 from terazi.cli.terminal import one_line, tell
-from terazi.service.config import load_config
-from terazi.service.running import Service, UpRequest
+from terazi.errors import UsageError
+from terazi.service.config import Config, find_config, read_config
+from terazi.service.config_models import read_url
+from terazi.service.running import Service
+from terazi.service.up_request import UpRequest
 from terazi.service.weighing import Weighing
+from terazi.service.wish import Wish
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """``terazi up [MODEL…]``."""
     parser.add_argument(
-        "models", nargs="*", default=["demo"], metavar="MODEL", help="a .gguf file, ollama:name, or: demo (default)"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="a .gguf file, ollama:name, or: demo; without any those of terazi.toml, or demo if there are none",
+    )
+    parser.add_argument(
+        "--attach",
+        action="append",
+        default=[],
+        metavar="URL[=NAME]",
+        help="serve the models of a running OpenAI-compatible server too, e.g. http://127.0.0.1:9000/v1; "
+        "it is never started or stopped (may be given more than once)",
     )
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=options.port, help="port to listen on (default 8484; 0 picks a free one)")
@@ -39,19 +54,42 @@ def run(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C, SIGTERM or ``terazi stop``."""
     import os
 
-    config = load_config(args.config)
+    import uvloop
+
+    path = find_config(args.config)
+    config = Config() if path is None else read_config(path)
+    attach = tuple(_attached(text) for text in args.attach)
+    models = args.models or ([] if config.models or attach else ["demo"])
+    workload, pins = options.workload(args), options.pins(args)
+    if not models and (pins or args.context is not None or args.users is not None):
+        raise UsageError(
+            "settings on the command line go with a MODEL on the command line",
+            hint="name the model, or put them into its [models.settings] in terazi.toml",
+        )
     request = UpRequest(
-        models=tuple(args.models),
-        workload=options.workload(args),
-        pins=options.pins(args),
+        wishes=tuple(Wish(source=model, workload=workload, pins=pins) for model in models),
+        attach=attach,
         config=config,
+        config_path=path,
         host=args.host or config.service.host,
         port=config.service.port if args.port is None else args.port,
         price_per_kwh=config.power.price_per_kwh if args.price_per_kwh is None else args.price_per_kwh,
-        api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or config.service.api_key,
+        api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or config.service.key(),
     )
-    asyncio.run(_serve(request))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(request))
     return 0
+
+
+def _attached(text: str) -> tuple[str, str | None]:
+    """``URL`` or ``URL=NAME``."""
+    url, _, name = text.partition("=")
+    try:
+        return read_url(url), name or None
+    except ValueError as error:
+        raise UsageError(
+            f"--attach {text!r} {error}", hint="e.g. --attach http://127.0.0.1:9000/v1=qwen"
+        ) from error
 
 
 async def _serve(request: UpRequest) -> None:
@@ -100,6 +138,9 @@ class TerminalReporter(logging.Handler):
         """The address, and how to use it."""
         self._wipe()
         names = [one_line(model) for model in models]
+        if not names:
+            print(f"\nserving no model yet at {url}", flush=True)
+            return
         body = json.dumps({"model": models[0], "messages": [{"role": "user", "content": "Hello"}]})
         key = "" if api_key is None else ' -H "Authorization: Bearer $TERAZI_API_KEY"'
         me = called_as()

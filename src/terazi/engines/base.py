@@ -28,6 +28,10 @@ class LaunchSpec:
         probe_path, probe_body: a request that makes the engine generate one token; readiness is its success.
         stop_grace_s: how long SIGTERM may take before SIGKILL.
         stall_s: loading is given up after this long without any progress.
+        look_path: a cheap GET that shows whether it moves: metrics, if it has them.
+        batch_tokens: prompt tokens that it works on between two moves of its counters.
+        prefill_tok_s: prompt tokens per second that it should make at least; None if nobody knows.
+        elsewhere: an engine that put what was planned for an accelerator into RAM instead may serve all the same.
         expectations: what the log should then say.
         notes: what this binary can't do and was left out.
     """
@@ -43,8 +47,12 @@ class LaunchSpec:
     health_path: str = "/health"
     probe_path: str = "/v1/completions"
     probe_body: str = '{"prompt": "1", "max_tokens": 1}'
+    look_path: str = "/metrics"
+    batch_tokens: int = 2048
+    prefill_tok_s: float | None = None
     stop_grace_s: float = 10.0
     stall_s: float = 60.0
+    elsewhere: bool = False
     expectations: tuple[Expectation, ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = "terazi.launch/1"

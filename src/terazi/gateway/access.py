@@ -5,12 +5,23 @@ a foreign ``Host`` (DNS rebinding: a name of the attacker's that resolves to 127
 (a page elsewhere that posts to localhost). With a key both are open, since no page knows the key.
 """
 
+import hashlib
 import hmac
+import re
 from collections.abc import Collection, Mapping
+from functools import lru_cache
 from ipaddress import ip_address
+from typing import Final
 from urllib.parse import urlsplit
 
 from terazi.errors import UsageError
+from terazi.gateway.call import Caller
+
+#: Who asks, on a service without keys.
+LOCAL: Final = Caller()
+#: The header in which the users of a keyless service may give themselves names.
+USER_HEADER: Final = "X-Terazi-User"
+_USER: Final = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
 
 
 def is_loopback(host: str) -> bool:
@@ -23,13 +34,13 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_exposure(host: str, api_key: str | None) -> None:
+def check_exposure(host: str, keyed: str | bool | None) -> None:  # noqa: FBT001 - a key itself says it, too
     """Refuse to serve other machines without a key.
 
     Raises:
-        UsageError: *host* is reachable from elsewhere and there is no *api_key*.
+        UsageError: *host* is reachable from elsewhere and there is no key.
     """
-    if not api_key and not is_loopback(host):
+    if not keyed and not is_loopback(host):
         shown = host or "all addresses"
         raise UsageError(
             f"serving on {shown} would let anybody on the network use the models",
@@ -44,6 +55,7 @@ def host_name(header: str) -> str:
     return header.partition(":")[0]
 
 
+@lru_cache(maxsize=256)
 def host_allowed(header: str | None) -> bool:
     """Whether a keyless service answers to this ``Host``."""
     return header is not None and is_loopback(host_name(header))
@@ -61,8 +73,12 @@ def origin_allowed(origin: str, allowed: Collection[str]) -> bool:
 
 
 def presented_key(headers: Mapping[str, str]) -> str:
-    """The key a client sent, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``; empty if none."""
-    scheme, _, key = headers.get("Authorization", "").partition(" ")
+    """The key a client sent, as ``Authorization: Bearer KEY`` or ``x-api-key: KEY``; empty if none.
+
+    *headers* is either case-insensitive or has names in lower case.
+    """
+    given = headers.get("authorization") or headers.get("Authorization") or ""
+    scheme, _, key = given.partition(" ")
     if scheme.lower() == "bearer" and key:
         return key.strip()
     return headers.get("x-api-key", "")
@@ -70,4 +86,62 @@ def presented_key(headers: Mapping[str, str]) -> str:
 
 def same_secret(given: str, expected: str) -> bool:
     """Compare in a time that doesn't tell how much was right."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), expected.encode())
+    return hmac.compare_digest(_digest(given), _digest(expected))
+
+
+class Keyring:
+    """Who holds which key.
+
+    A presented key is compared with every key that there is, by digests of equal length, so that the time it takes
+    tells neither which key came closest nor how long one is. The keys themselves aren't kept.
+
+    Args:
+        keys: each key with its holder.
+        digests: the same, by the SHA-256 of each key in hexadecimal. With neither, everybody on this machine may.
+    """
+
+    def __init__(
+        self, keys: Mapping[str, Caller] | None = None, *, digests: Mapping[str, Caller] | None = None
+    ) -> None:
+        self._holders: tuple[tuple[bytes, Caller], ...] = ()
+        self.replace(keys, digests=digests)
+
+    def replace(
+        self, keys: Mapping[str, Caller] | None = None, *, digests: Mapping[str, Caller] | None = None
+    ) -> None:
+        """These are the keys from now on."""
+        holders = [(_digest(key), holder) for key, holder in (keys or {}).items()]
+        holders += [(bytes.fromhex(digest), holder) for digest, holder in (digests or {}).items()]
+        self._holders = tuple(holders)
+
+    @property
+    def open(self) -> bool:
+        """No key is needed."""
+        return not self._holders
+
+    @property
+    def callers(self) -> tuple[Caller, ...]:
+        """All holders of keys."""
+        return tuple(holder for _, holder in self._holders)
+
+    def caller(self, headers: Mapping[str, str]) -> Caller | None:
+        """Who asks; None if a key is needed and this isn't one.
+
+        On an open service everybody is ``local``, or ``local/NAME`` if the client says ``X-Terazi-User: NAME``
+        (letters, digits and ``. _ @ + -``, at most 64; anything else is not looked at). So a household shares one
+        machine fairly without keys. It is no protection: whoever wants a larger share may take two names. With
+        keys the header means nothing, for a holder could multiply its share by it.
+        """
+        if not self._holders:
+            name = headers.get("x-terazi-user") or headers.get(USER_HEADER) or ""
+            return Caller(name=f"local/{name}") if name and _USER.fullmatch(name) else LOCAL
+        given = _digest(presented_key(headers))
+        found: Caller | None = None
+        for digest, holder in self._holders:
+            if hmac.compare_digest(digest, given):
+                found = holder
+        return found
+
+
+def _digest(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()

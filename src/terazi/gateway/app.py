@@ -1,17 +1,34 @@
 """Puts the gateway's application together."""
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Final
 
 from aiohttp import web
 
-from terazi.gateway.access import origin_allowed
+from terazi.gateway.access import Keyring, origin_allowed
+from terazi.gateway.account import Bookkeeper, Reader
+from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
+from terazi.gateway.broker import Broker
+from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.figures import Source
+from terazi.gateway.journal import Journal
+from terazi.gateway.library import Library
+from terazi.gateway.links import Links
+from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
+from terazi.gateway.media_routes import MediaRoutes
 from terazi.gateway.metrics import Metrics
+from terazi.gateway.ollama_library_routes import OllamaLibraryRoutes
 from terazi.gateway.ollama_routes import OllamaRoutes
 from terazi.gateway.openai_routes import OpenAiRoutes
+from terazi.gateway.operations import DocumentRoutes
+from terazi.gateway.passing import PassingSeats
+from terazi.gateway.ports import Seats
+from terazi.gateway.relay import HEARTBEAT_S
+from terazi.gateway.rerank_routes import RerankRoutes
+from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
 from terazi.gateway.wire.errors import Fault, WireError, api_of
@@ -24,43 +41,82 @@ MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 def create_app(
     directory: Directory,
     *,
-    api_key: str | None,
+    api_key: str | None = None,
+    keys: Mapping[str, Caller] | None = None,
     control: Control | None = None,
     control_token: str | None = None,
     max_body_bytes: int = MAX_BODY_BYTES,
     allowed_origins: Collection[str] = (),
     ready_wait_s: float = 60.0,
+    seats: Seats | None = None,
+    heartbeat_s: float = HEARTBEAT_S,
+    library: Library | None = None,
+    keyring: Keyring | None = None,
+    sources: Collection[Source] = (),
+    readers: Collection[Reader] = (),
+    journal: Journal | None = None,
 ) -> web.Application:
     """The gateway over *directory*.
 
     Args:
-        api_key: what clients must present; ``None`` serves this machine only, and then only requests whose
-            ``Host`` is localhost and whose ``Origin``, if there is one, is a page of this machine.
+        api_key, keys: what clients must present: one for everybody, and those with holders. Without any, the
+            service is for this machine only, and then only for requests whose ``Host`` is localhost and whose
+            ``Origin``, if there is one, is a page of this machine.
         control, control_token: the local control API; both or neither.
         max_body_bytes: larger requests get a 413.
         allowed_origins: further origins whose pages may use the service, e.g. ``https://chat.example.org``.
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
+        seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
+        heartbeat_s: a stream that has nothing to say says so this often.
+        library: of the models that clients fetch and make; None doesn't offer that.
+        journal: of what is accepted, opened and closed by whoever gives it; in memory only if None.
+        keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
+        sources: of figures for the metrics.
+        readers: shown each request that is over, after the metrics.
     """
-    metrics = Metrics(directory)
+    metrics = Metrics(directory, sources)
+    seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
+    traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc)
+    holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
+        broker=Broker(
+            seats,
+            links,
+            traffic,
+            journal=journal,
+            account=Bookkeeper((metrics, *readers)),
+            heartbeat_s=heartbeat_s,
+        ),
         upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
-        traffic=Traffic(),
+        traffic=traffic,
         metrics=metrics,
-        api_key=api_key or None,
+        keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
     )
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk
     app.cleanup_ctx.append(_upstream_life)
+
+    async def close_links(_: web.Application) -> None:
+        links.close()
+
+    app.on_cleanup.append(close_links)
     app.on_response_prepare.append(_add_cors)
     OpenAiRoutes(desk).add_to(app)
-    OllamaRoutes(desk).add_to(app)
+    AnthropicRoutes(desk).add_to(app)
+    ResponsesRoutes(desk).add_to(app)
+    OllamaRoutes(desk, library).add_to(app)
+    OllamaLibraryRoutes(desk, library).add_to(app)
+    RerankRoutes(desk).add_to(app)
+    MediaRoutes(desk).add_to(app)
+    LlamaCppRoutes(desk).add_to(app)
     HealthRoutes(desk).add_to(app)
+    DocumentRoutes(desk).add_to(app)
     if control is not None and control_token:
         ControlRoutes(desk, control, control_token).add_to(app)
-    for prefix in ("/v1/", "/api/", "/"):  # the router takes the longest prefix, whatever comes first here
+    for prefix in ("/v1/messages/", "/v1/", "/api/", "/"):  # the router takes the longest one, in whatever order
         path = prefix + "{path:.*}"
         app.router.add_route("OPTIONS", path, _preflight)
         app.router.add_route("*", path, desk.route(api_of(prefix), _not_found))

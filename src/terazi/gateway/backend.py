@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
+from terazi.gateway.in_flight import InFlight
+
 #: The lifecycle state in which a backend answers at once; in any other one ``Backend.ready`` is awaited.
 READY: Final = "ready"
 
@@ -38,9 +40,9 @@ class ModelCard:
     architecture: str
     family: str
     parameter_count: int | None
-    quantisation: str
-    size_bytes: int
-    context_length: int
+    quantisation: str | None
+    size_bytes: int | None
+    context_length: int | None
     training_context_length: int | None
     embedding_length: int | None
     created_s: int
@@ -106,8 +108,11 @@ class Backend(Protocol):
         """
         ...
 
-    def tracking(self) -> AbstractContextManager[None]:
-        """Count one request as in flight, so that stopping the engine can wait for it."""
+    def tracking(self, request: str = "") -> AbstractContextManager[InFlight]:
+        """Count one request as in flight, so that stopping the engine can wait for it.
+
+        *request* is its id, for what is told of a crash. Bytes of its answer are added to what is returned.
+        """
         ...
 
 
@@ -150,10 +155,27 @@ class Control(Protocol):
         ...
 
     async def stop(self, model: str | None) -> None:
-        """Stop one model; ``None`` asks the whole service to end, and returns before it has.
+        """Stop one model until it is loaded; ``None`` asks the whole service to end, and returns before it has.
 
         Raises:
             UsageError: there is no such model.
+        """
+        ...
+
+    async def load(self, model: str) -> None:
+        """Bring one model into memory; returns when it answers.
+
+        Raises:
+            UsageError: there is no such model.
+            ServiceError: it can't be loaded now.
+        """
+        ...
+
+    async def reload(self) -> list[str]:
+        """Read the configuration again and apply it; a sentence for each change.
+
+        Raises:
+            TeraziError: something in it is wrong; nothing has changed.
         """
         ...
 

@@ -23,6 +23,7 @@ class Caller:
         max_concurrent: requests in engines at once; None is no limit.
         tokens_per_minute: prompt and output together; None is no limit.
         max_queued: requests that may wait; None is the service's own bound.
+        models: those it may use, by any name that finds them; None is all.
     """
 
     name: str = "local"
@@ -31,6 +32,7 @@ class Caller:
     max_concurrent: int | None = None
     tokens_per_minute: int | None = None
     max_queued: int | None = None
+    models: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,7 @@ class Call:
         deadline_s: seconds from its arrival after which it is given up; None is never.
         priority: added to the caller's.
         arrived: monotonic seconds of the event loop.
+        traceparent: the client's own trace (W3C Trace Context), as it sent it.
     """
 
     id: str
@@ -64,6 +67,7 @@ class Call:
     deadline_s: float | None = None
     priority: int = 0
     arrived: float
+    traceparent: str | None = None
 
 
 class Flow(Protocol):

@@ -6,10 +6,11 @@ import json
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from terazi.errors import TeraziError
+from terazi.errors import TeraziError, UsageError
 from terazi.gateway.access import same_secret
 from terazi.gateway.backend import READY, Control
 from terazi.gateway.desk import Desk, Tab, json_response, stream_response
+from terazi.gateway.operations import register
 from terazi.gateway.wire.errors import Api, Fault, WireError, bad_request, unauthorised
 
 #: The header that carries the control token.
@@ -25,8 +26,7 @@ class HealthRoutes:
 
     def add_to(self, app: web.Application) -> None:
         """Register the handlers."""
-        app.router.add_get("/healthz", self._desk.route(Api.OWN, self.health, public=True))
-        app.router.add_get("/metrics", self._desk.route(Api.OWN, self.metrics))
+        register(app, self._desk, {"health": self.health, "metrics": self.metrics})
 
     async def health(self, _request: web.Request, _tab: Tab) -> web.Response:
         """200 when at least one model answers, 503 while none does; the state of each."""
@@ -54,6 +54,8 @@ class ControlRoutes:
         route = self._desk.route
         app.router.add_get("/terazi/v1/ps", route(Api.OWN, self.ps, public=True))
         app.router.add_post("/terazi/v1/stop", route(Api.OWN, self.stop, public=True))
+        app.router.add_post("/terazi/v1/load", route(Api.OWN, self.load, public=True))
+        app.router.add_post("/terazi/v1/reload", route(Api.OWN, self.reload, public=True))
         app.router.add_get("/terazi/v1/logs", route(Api.OWN, self.logs, public=True))
 
     def _check(self, request: web.Request) -> None:
@@ -68,6 +70,36 @@ class ControlRoutes:
     async def stop(self, request: web.Request, _tab: Tab) -> web.Response:
         """Stop a model (``{"model": "…"}``), or the service (``{}``)."""
         self._check(request)
+        model = await self._model(request)
+        try:
+            # Shielded: a `terazi stop` that is interrupted must not leave an engine half stopped.
+            await asyncio.shield(self._control.stop(model))
+        except TeraziError as error:
+            raise _told(error) from error
+        return json_response({"stopped": model}, status=202)
+
+    async def load(self, request: web.Request, _tab: Tab) -> web.Response:
+        """Bring a model into memory (``{"model": "…"}``); answers when it is there. It goes on if nobody waits."""
+        self._check(request)
+        model = await self._model(request)
+        if model is None:
+            raise WireError(bad_request("'model' is missing"))
+        try:
+            await asyncio.shield(self._control.load(model))
+        except TeraziError as error:
+            raise _told(error) from error
+        return json_response({"loaded": model})
+
+    async def reload(self, request: web.Request, _tab: Tab) -> web.Response:
+        """Read the configuration again, and say what has changed."""
+        self._check(request)
+        try:
+            changes = await asyncio.shield(self._control.reload())
+        except TeraziError as error:
+            raise _told(error, status=400) from error
+        return json_response({"changes": changes})
+
+    async def _model(self, request: web.Request) -> str | None:
         raw = await self._desk.read_body(request)
         try:
             body = json.loads(raw or b"{}")
@@ -76,12 +108,7 @@ class ControlRoutes:
         model = body.get("model") if isinstance(body, dict) else body
         if model is not None and not isinstance(model, str):
             raise WireError(bad_request("'model' must be a text"))
-        try:
-            # Shielded: a `terazi stop` that is interrupted must not leave an engine half stopped.
-            await asyncio.shield(self._control.stop(model))
-        except TeraziError as error:
-            raise _told(error) from error
-        return json_response({"stopped": model}, status=202)
+        return model
 
     async def logs(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """The last lines as text; with ``follow=1`` also those that come."""
@@ -106,5 +133,6 @@ class ControlRoutes:
         return response
 
 
-def _told(error: TeraziError) -> WireError:
-    return WireError(Fault(status=404, message=f"{error.message} (hint: {error.hint})"))
+def _told(error: TeraziError, *, status: int | None = None) -> WireError:
+    status = status or (404 if isinstance(error, UsageError) else 503)
+    return WireError(Fault(status=status, message=f"{error.message} (hint: {error.hint})"))

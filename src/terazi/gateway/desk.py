@@ -4,13 +4,17 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from terazi.gateway.access import host_allowed, origin_allowed, presented_key, same_secret
+from terazi.gateway.access import LOCAL, Keyring, host_allowed, origin_allowed
+from terazi.gateway.answer import Answer
 from terazi.gateway.backend import Directory, Served
+from terazi.gateway.broker import Broker
+from terazi.gateway.call import Call, Caller
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.upstream import Upstream
@@ -21,7 +25,9 @@ from terazi.gateway.wire.errors import (
     bad_request,
     render,
     render_headers,
+    server_error,
     shutting_down,
+    status_of,
     too_large,
     unauthorised,
     unknown_model,
@@ -37,6 +43,7 @@ class Tab:
     started: float = field(default_factory=time.perf_counter)
     model: str = NO_MODEL
     prepared: bool = False
+    caller: Caller = LOCAL
 
 
 Handler = Callable[[web.Request, Tab], Awaitable[web.StreamResponse]]
@@ -48,9 +55,10 @@ class Desk:
 
     directory: Directory
     upstream: Upstream
+    broker: Broker
     traffic: Traffic
     metrics: Metrics
-    api_key: str | None
+    keyring: Keyring
     allowed_origins: frozenset[str]
     max_body_bytes: int
 
@@ -65,7 +73,7 @@ class Desk:
         async def answer(request: web.Request) -> web.StreamResponse:
             tab = Tab()
             try:
-                self._admit(request, public=public)
+                tab.caller = self.admit(request.headers, public=public)
                 response = await handler(request, tab)
             except WireError as error:
                 response = fault_response(api, error.fault)
@@ -84,31 +92,55 @@ class Desk:
                 _log.exception("a request to %s failed", request.path)
                 if tab.prepared:
                     raise
-                fault = Fault(
-                    status=500, message="an error inside the gateway; its log has more", kind="server_error"
-                )
-                response = fault_response(api, fault)
+                response = fault_response(api, server_error())
             self.metrics.requests.labels(api, tab.model, response.status).inc()
             return response
 
         return answer
 
-    def _admit(self, request: web.Request, *, public: bool) -> None:
-        headers = request.headers
-        if self.api_key is not None:
-            if not public and not same_secret(presented_key(headers), self.api_key):
-                raise WireError(unauthorised())
-            return
-        host = headers.get("Host")
+    def admit(self, headers: Mapping[str, str], *, public: bool = False) -> Caller:
+        """Who asks; the gate of every request, on both servers.
+
+        Args:
+            headers: case-insensitive, or with names in lower case.
+            public: it needs no key.
+
+        Raises:
+            WireError: 401, no key; 403, a keyless service is asked under another name, or by a foreign page.
+        """
+        caller = self.keyring.caller(headers)
+        if not self.keyring.open:
+            if caller is not None:
+                return caller
+            if public:
+                return LOCAL
+            raise WireError(unauthorised())
+        host = headers.get("host")
         if not host_allowed(host):
             message = (
                 f"this service answers to localhost only, not to '{host}'; start it with an API key to open it"
             )
             raise WireError(Fault(status=403, message=message, kind="permission_error"))
-        origin = headers.get("Origin")
+        origin = headers.get("origin")
         if origin is not None and not origin_allowed(origin, self.allowed_origins):
             message = f"pages of '{origin}' may not use this service"
             raise WireError(Fault(status=403, message=message, kind="permission_error"))
+        return caller or LOCAL
+
+    @asynccontextmanager
+    async def converse(self, call: Call) -> AsyncIterator[Answer]:
+        """The answer to *call*, for handlers that translate it. To leave early is to drop it: the engine is freed.
+
+        Whatever goes wrong is raised by the answer, as ``WireError``.
+        """
+        answer = Answer()
+        task = asyncio.create_task(self.broker.answer(call, answer))
+        task.add_done_callback(answer.abandoned)
+        try:
+            yield answer
+        finally:
+            task.cancel()
+            await asyncio.wait((task,))
 
     def _client_left(self, api: Api, tab: Tab) -> None:
         self.metrics.disconnects.inc()
@@ -151,15 +183,20 @@ class Desk:
         self.metrics.first_byte.labels(api, tab.model).observe(time.perf_counter() - tab.started)
 
 
-def json_response(body: object, *, status: int = 200) -> web.Response:
+def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     """*body* as JSON."""
-    return web.Response(body=json.dumps(body).encode(), status=status, content_type="application/json")
+    return web.Response(
+        body=json.dumps(body).encode(), status=status, content_type="application/json", headers=headers
+    )
 
 
 def fault_response(api: Api, fault: Fault) -> web.Response:
     """*fault* in the shape of *api*."""
     return web.Response(
-        body=render(api, fault), status=fault.status, content_type="application/json", headers=render_headers(fault)
+        body=render(api, fault),
+        status=status_of(api, fault),
+        content_type="application/json",
+        headers=render_headers(fault),
     )
 
 

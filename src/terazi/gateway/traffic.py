@@ -1,7 +1,7 @@
 """Which requests are being answered now, so that a shutdown can wait for them, and then end them politely."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from terazi.gateway.wire.errors import WireError, shutting_down
@@ -12,14 +12,25 @@ class Traffic:
 
     ``draining`` turns new requests away. ``cutting`` says that a cancelled handler was cancelled by ``cut``
     and not because its client left.
+
+    Args:
+        on_drain: called when draining begins.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_drain: Callable[[], None] | None = None) -> None:
+        self._on_drain = on_drain
         self.draining = False
         self.cutting = False
         self._tasks: set[asyncio.Task[object]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
+
+    def drain(self) -> None:
+        """Let nothing new in from now on."""
+        if not self.draining:
+            self.draining = True
+            if self._on_drain is not None:
+                self._on_drain()
 
     @property
     def count(self) -> int:

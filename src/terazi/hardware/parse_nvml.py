@@ -15,11 +15,17 @@ from terazi.hardware.parse_pci import normal_address
 
 #: nvmlDeviceGetP2PStatus: 0 is "possible" (NVML_P2P_STATUS_OK).
 _P2P_OK = 0
+#: nvmlClocksEventReason: HwSlowdown, SwThermalSlowdown, HwThermalSlowdown, HwPowerBrakeSlowdown (``nvml.h``).
+_SLOWED = 0x8 | 0x20 | 0x40 | 0x80
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvmlGpu:
-    """One card as NVML shows it; what a driver didn't answer is ``None``. Bytes and watts."""
+    """One card as NVML shows it; what a driver didn't answer is ``None``. Bytes, watts and degrees Celsius.
+
+    ``slowed``: the driver holds its clocks down for heat, or since its power supply demands it. That it keeps to a
+    power cap is no such thing.
+    """
 
     index: int
     name: str
@@ -31,6 +37,8 @@ class NvmlGpu:
     power_draw_w: float | None
     pcie: PcieLink | None
     mig: bool
+    temperature_c: int | None = None
+    slowed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +127,8 @@ def _gpu(item: Mapping[str, object]) -> NvmlGpu:
         power_draw_w=_watts(item, "power_draw_mw"),
         pcie=PcieLink(generation=generation, lanes=lanes, basis=Basis.READ) if generation and lanes else None,
         mig=item.get("mig") is True,
+        temperature_c=_whole(item, "temperature_c"),
+        slowed=None if (why := _whole(item, "slowed")) is None else bool(why & _SLOWED),
     )
 
 

@@ -104,6 +104,16 @@ def choose_gguf(names: Sequence[str], quant: str | None) -> str | None:
     return None if quant else next(iter(models), None)
 
 
+def parts_of(file: str, names: Sequence[str]) -> tuple[str, ...]:
+    """*file*, and with it, if it is the first part of a split one, the others that are among *names*."""
+    split = _SPLIT.fullmatch(file)
+    if split is None:
+        return (file,)
+    found = (_SPLIT.fullmatch(name) for name in names)
+    others = sorted(part[0] for part in found if part and part[1] == split[1] and part[3] == split[3])
+    return tuple(others) or (file,)
+
+
 def quants(names: Sequence[str]) -> tuple[str, ...]:
     """The quantisations that a repository offers, as their files are named."""
     tags = dict.fromkeys(tag_of(name) for name in names if is_model(name))

@@ -103,10 +103,14 @@ class ReplicaGone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelClosed:
-    """No engine will come for it: it failed for good, or was stopped. Its waiting requests are turned away."""
+    """No engine will come for it now. Its waiting requests are turned away, and those that come.
+
+    ``again_at``: when it is tried again; None is when somebody does something.
+    """
 
     model: str
     reason: str
+    again_at: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,11 @@ class AdmissionResumed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrainBegan:
+    """The service ends: new and waiting requests are turned away, those in engines go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ticked:
     """The time of a ``WakeAt`` has come."""
 
@@ -144,6 +153,7 @@ Event: TypeAlias = (
     | ModelOpened
     | AdmissionPaused
     | AdmissionResumed
+    | DrainBegan
     | Ticked
 )
 

@@ -8,9 +8,13 @@ Promises, each a property test:
 
 - Never two processes: no ``Spawn`` while one may be alive (``state.pid`` set, or a spawn unanswered).
 - Loading is given up for lack of progress (``stall_s``), never for its total time.
-- ``SendKill`` only after ``SendTerm`` and its grace.
+- ``SendKill`` only after ``SendTerm`` and its grace, or to an engine that was found stuck: one that is stopped or
+  hangs in a driver wouldn't hear the first.
 - A stop always wins: from every phase it ends in ``stopped`` once the process, if any, has exited.
 - A ready engine that dies is started again after a back-off; one that keeps failing while it loads is given up.
+- One that was killed from outside, or was stuck, is started again at once, but not more often than the allowance
+  (``quick_restarts``, one more each ``quick_every_s``) admits. So no sequence of events starts more than
+  ``quick_restarts`` + t / ``quick_every_s`` processes in t seconds without a back-off between them.
 """
 
 from dataclasses import dataclass, replace
@@ -24,6 +28,7 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
@@ -39,6 +44,7 @@ from terazi.policy.lifecycle_messages import (
     Spawn,
     SpawnFailed,
     StopRequested,
+    StuckFound,
     Ticked,
 )
 
@@ -54,6 +60,8 @@ class Limits:
         health_every_s: between two questions to the health endpoint while loading.
         stable_s: an engine that was ready for this long has left its earlier failures behind.
         max_load_failures: so many in a row, without being ready in between, are failure for good.
+        quick_restarts: starts without a pause after ends from outside, saved up at most.
+        quick_every_s: after so long there is one more of them.
         relaunch: False makes the first failure final.
     """
 
@@ -63,6 +71,8 @@ class Limits:
     health_every_s: float = 0.1
     stable_s: float = 60.0
     max_load_failures: int = 3
+    quick_restarts: int = 12
+    quick_every_s: float = 30.0
     relaunch: bool = True
 
 
@@ -80,12 +90,15 @@ class State:
         probing: ``ProbeGeneration`` has not been answered.
         probe_failure: what the last probe came back with.
         terminated, killed: SIGTERM, SIGKILL were sent to the present process.
+        stuck: the present process was found stuck, and is killed for it.
+        refused: it has loaded something else than was planned, and is ended for it.
         stop_wanted: it will not be started again.
         was_ready: at least once since it was asked for.
         failures: in a row, for the back-off; reset after ``stable_s`` of being ready.
         load_failures: in a row without being ready.
         reason: why it is in this phase, as one clause.
         retry: what the last failure said about trying again.
+        quick_spent_until: when the allowance of quick restarts will be whole again.
     """
 
     limits: Limits = Limits()
@@ -100,12 +113,15 @@ class State:
     probe_failure: str = ""
     terminated: bool = False
     killed: bool = False
+    stuck: bool = False
+    refused: bool = False
     stop_wanted: bool = False
     was_ready: bool = False
     failures: int = 0
     load_failures: int = 0
     reason: str = ""
     retry: Retry = Retry.BACK_OFF
+    quick_spent_until: float = 0.0
 
     @property
     def alive(self) -> bool:
@@ -116,6 +132,11 @@ class State:
     def ended(self) -> bool:
         """Nothing will happen any more unless somebody asks."""
         return self.phase is Phase.STOPPED or (self.phase is Phase.FAILED and self.deadline is None)
+
+    @property
+    def again_at(self) -> float | None:
+        """When it will be started again; None if that isn't what it waits for."""
+        return self.deadline if self.phase is Phase.BACKING_OFF else None
 
 
 Commands = tuple[Command, ...]
@@ -151,6 +172,8 @@ def _dispatch(state: State, event: Event, now: float) -> tuple[State, Commands]:
             return _gone(replace(state, retry=retry), reason, now) if state.spawning else (state, ())
         case ProcessExited():
             return _exited(state, event, now)
+        case StuckFound(reason=reason):
+            return _stuck(state, reason, now)
         case StopRequested(drain_s=drain_s):
             return _stop_requested(state, drain_s, now)
         case RequestsDrained():
@@ -187,6 +210,8 @@ def _spawn(state: State, reason: str) -> tuple[State, Commands]:
         probe_failure="",
         terminated=False,
         killed=False,
+        stuck=False,
+        refused=False,
         retry=Retry.BACK_OFF,
         reason=reason,
     )
@@ -219,6 +244,10 @@ def _loading(state: State, event: Event, now: float) -> tuple[State, Commands]:
         case ProbeFailed(reason=reason) if state.probing:
             again = CheckHealth(generation=state.generation, after_s=10 * state.limits.health_every_s)
             return replace(state, probing=False, probe_failure=reason), (again,)
+        case LoadRefused(reason=reason):
+            failed = replace(state, phase=Phase.FAILED, refused=True, reason=reason)
+            new, commands = _terminate(failed, now)
+            return new, (Announce(phase=Phase.FAILED, reason=reason), *commands)
         case ProbeAnswered() if state.probing:
             reason = "it generated a token"
             new = replace(
@@ -300,32 +329,56 @@ def _expired(state: State, now: float) -> tuple[State, Commands]:
             return replace(state, deadline=None), ()
 
 
+def _stuck(state: State, reason: str, now: float) -> tuple[State, Commands]:
+    """Kill what works on nothing: it may be stopped, or hang in a driver, so SIGTERM would only cost time."""
+    if state.phase not in {Phase.READY, Phase.DRAINING} or state.pid is None or state.killed:
+        return state, ()
+    dead = replace(state, stuck=True, terminated=True, killed=True, deadline=now + state.limits.kill_wait_s)
+    if state.phase is Phase.DRAINING:  # it ends anyway: now is as good a moment as any
+        return dead, (SendKill(pid=state.pid),)
+    why = f"it is stuck: {reason}"
+    return replace(dead, phase=Phase.FAILED, reason=why), (
+        Announce(phase=Phase.FAILED, reason=why),
+        SendKill(pid=state.pid),
+    )
+
+
 def _exited(state: State, event: ProcessExited, now: float) -> tuple[State, Commands]:
     if not state.alive:
         return state, ()
     if state.phase is Phase.FAILED and state.terminated:  # ended by us: the reason is the one that we had
-        return _gone(replace(state, retry=event.retry), state.reason, now)
+        retry = Retry.NEVER if state.refused else event.retry
+        return _gone(replace(state, retry=retry), state.reason, now, outside=state.stuck)
     how = f"signal {event.signal}" if event.signal is not None else f"exit code {event.code}"
     told = f": {event.reason}" if event.reason else ""
-    return _gone(replace(state, retry=event.retry), f"it ended with {how} while {state.phase.value}{told}", now)
+    reason = f"it ended with {how} while {state.phase.value}{told}"
+    return _gone(replace(state, retry=event.retry), reason, now, outside=event.outside)
 
 
-def _gone(state: State, reason: str, now: float) -> tuple[State, Commands]:
-    """There is no process any more: stop, give up, or try again later."""
-    loading = state.phase is not Phase.READY  # a failed phase that still had a process stalled while loading
-    gone = replace(state, spawning=False, pid=None, probing=False, terminated=False, killed=False, deadline=None)
+def _gone(state: State, reason: str, now: float, *, outside: bool = False) -> tuple[State, Commands]:
+    """There is no process any more: stop, give up, or try again, at once or later."""
+    # a failed phase that still had a process stalled while loading, or was found stuck after it
+    loading = state.phase is not Phase.READY and not state.stuck
+    gone = replace(
+        state, spawning=False, pid=None, probing=False, terminated=False, killed=False, stuck=False, deadline=None
+    )
     if state.stop_wanted:
         return _settle(gone, Phase.STOPPED, "stopped")
-    failures = state.failures + 1
-    load_failures = state.load_failures + 1 if loading else state.load_failures
-    counted = replace(gone, failures=failures, load_failures=load_failures, phase=Phase.FAILED, reason=reason)
+    spent_until = max(now, state.quick_spent_until) + state.limits.quick_every_s
+    quick = outside and spent_until <= now + state.limits.quick_restarts * state.limits.quick_every_s
+    load_failures = state.load_failures + 1 if loading and not quick else state.load_failures
+    failed = replace(gone, load_failures=load_failures, phase=Phase.FAILED, reason=reason)
     news: Commands = () if state.phase is Phase.FAILED else (Announce(phase=Phase.FAILED, reason=reason),)
     never = state.retry is Retry.NEVER and not state.was_ready
     if never or not state.limits.relaunch or load_failures >= state.limits.max_load_failures:
         if load_failures > 1:
-            counted = replace(counted, reason=f"{reason} (attempt {load_failures})")
-        return counted, news
-    pause = 0.0 if state.retry is Retry.AT_ONCE else back_off_s(failures)
+            failed = replace(failed, reason=f"{reason} (attempt {load_failures})")
+        return replace(failed, failures=state.failures + 1), news
+    if quick:
+        failed, pause = replace(failed, quick_spent_until=spent_until), 0.0
+    else:
+        failed = replace(failed, failures=state.failures + 1)
+        pause = 0.0 if state.retry is Retry.AT_ONCE else back_off_s(failed.failures)
     again = f"next start in {pause:g} s; {reason}"
-    new = replace(counted, phase=Phase.BACKING_OFF, deadline=now + pause)
+    new = replace(failed, phase=Phase.BACKING_OFF, deadline=now + pause)
     return new, (*news, Announce(phase=Phase.BACKING_OFF, reason=again))

@@ -86,10 +86,20 @@ class ProbeFailed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRefused:
+    """It has loaded something else than was planned, and shall not serve: to load again would load the same."""
+
+    generation: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessExited:
     """The process is gone and reaped. One of ``code`` and ``signal`` is set, if it could be read.
 
-    ``reason`` and ``retry`` are what the engine's last words say, if they are known words.
+    ``reason`` and ``retry`` are what the engine's last words say, if they are known words. ``outside`` is True if a
+    signal ended it that it did not cause itself and that the lifecycle did not ask for; the kernel's killer of
+    processes when memory runs out counts as the engine's own fault, since it would be killed again.
     """
 
     generation: int
@@ -97,6 +107,15 @@ class ProcessExited:
     signal: int | None
     reason: str | None = None
     retry: Retry = Retry.BACK_OFF
+    outside: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StuckFound:
+    """It lives and works on nothing: ``policy.progress`` says why. Of no meaning while it loads."""
+
+    generation: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +145,9 @@ Event: TypeAlias = (
     | HealthAnswered
     | ProbeAnswered
     | ProbeFailed
+    | LoadRefused
     | ProcessExited
+    | StuckFound
     | StopRequested
     | RequestsDrained
     | Ticked

@@ -67,12 +67,27 @@ class UnitLoaded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnitRestarting:
+    """It died, or stood still, and is being started again: its bytes stay promised to it."""
+
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UnitFailed:
-    """It could not be loaded, or died and won't be started again before ``again_at`` (None: never by itself)."""
+    """It could not be loaded, or died and won't be started again; no process of it is left.
+
+    Args:
+        unit: which.
+        reason: a clause for people.
+        for_good: it won't work next time either, e.g. since the file isn't a model; else a cool-down begins.
+        no_memory: the engine ran out of memory: with more room it may work.
+    """
 
     unit: str
     reason: str
-    again_at: float | None = None
+    for_good: bool = False
+    no_memory: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +99,11 @@ class UnitUnloaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreeMeasured:
-    """Bytes that are free on each device now, as measured, whatever was promised to whom."""
+    """Bytes that may be taken on each device now: what is free as measured, less the reserve for others.
+
+    What a unit that answers was promised counts as taken, touched or not. What a unit that is loading holds already
+    counts as free, as far as that can be told: all that it needs is promised to it anyway.
+    """
 
     free: Mapping[str, int]
 
@@ -94,6 +113,22 @@ class MemoryPressed:
     """The guard wants *need* bytes back on each device named: idle units go, the cheapest to reload first."""
 
     need: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAsked:
+    """Somebody wants it in memory, though no request waits; *evict*: idle units may go for it."""
+
+    unit: str
+    evict: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnloadAsked:
+    """Somebody wants it out of memory, once its requests are done."""
+
+    unit: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +142,13 @@ Event: TypeAlias = (
     | ModelWanted
     | UnitUsed
     | UnitLoaded
+    | UnitRestarting
     | UnitFailed
     | UnitUnloaded
     | FreeMeasured
     | MemoryPressed
+    | LoadAsked
+    | UnloadAsked
     | Ticked
 )
 
@@ -118,6 +156,21 @@ Event: TypeAlias = (
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
     """Start it. Its bytes are reserved from now on."""
+
+    unit: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Close:
+    """Let nothing new into it; its requests go on. ``Unload`` follows when they are done, or ``Open``."""
+
+    unit: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """Let requests into it again: its place isn't needed any more."""
 
     unit: str
 
@@ -131,12 +184,27 @@ class Unload:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanAgain:
+    """As it is planned it won't fit, whoever goes: plan it into *room*; answer ``UnitKnown`` or ``UnitFailed``."""
+
+    unit: str
+    room: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CloseModel:
-    """It can't be loaded: turn its waiting requests away."""
+    """It can't be loaded: turn its requests away, until ``again_at`` (None: until somebody does something)."""
 
     model: str
     reason: str
     again_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenModel:
+    """Its requests may wait again."""
+
+    model: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,4 +219,4 @@ class WakeAt:
     at: float
 
 
-Command: TypeAlias = Load | Unload | CloseModel | Measure | WakeAt
+Command: TypeAlias = Load | Close | Open | Unload | PlanAgain | CloseModel | OpenModel | Measure | WakeAt

@@ -42,6 +42,15 @@ class ServiceClient:
         """Drain and stop one model, or the whole service."""
         return await self._json("POST", "/terazi/v1/stop", {"model": model})
 
+    async def load(self, model: str) -> dict[str, Any]:
+        """Bring one model into memory."""
+        return await self._json("POST", "/terazi/v1/load", {"model": model})
+
+    async def reload(self) -> list[str]:
+        """Have the configuration read again; what has changed."""
+        answer = await self._json("POST", "/terazi/v1/reload", {})
+        return [str(change) for change in answer["changes"]]
+
     async def logs(self, model: str | None, lines: int, *, follow: bool) -> AsyncIterator[str]:
         """The last *lines* of an engine's log, and with *follow* what comes after."""
         params = {"lines": str(lines), "follow": "1" if follow else "0"}

@@ -1,41 +1,49 @@
-"""A deployment: one planned model with its engine process, as the gateway and the control API see it."""
+"""A deployment: one planned engine process of a model, as the gateway and the control API see it."""
 
 import asyncio
 import contextlib
 import dataclasses
-import hashlib
-import re
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.binary import Binary
-from terazi.engines.llama_cpp.endpoints import MAX_BODY, parse_metrics, parse_props, parse_slots
+from terazi.engines.llama_cpp.endpoints import MAX_BODY
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.gateway.backend import HeldMemory, ModelCard
+from terazi.gateway.in_flight import InFlight
 from terazi.memory.bill import HOST
-from terazi.models.spec import ArrayInfo, ModelSpec
 from terazi.placement.plan import Plan
+from terazi.policy.lifecycle import Limits, State
 from terazi.policy.lifecycle_messages import Phase
+from terazi.policy.progress import Patience
 from terazi.service.config import LlamaCppTable
+from terazi.service.live import live_figures
 from terazi.service.weighing import Weighing
 from terazi.supervisor.health import EngineClient
-from terazi.supervisor.log import claim
 from terazi.supervisor.runner import EngineRunner
+from terazi.supervisor.vitals import DeviceMemory
 from terazi.telemetry.reconciliation import ProcessMemory, Reconciliation, to_json
-
-_PART = re.compile(r"-\d{5}-of-\d{5}$")
-#: The engine leaves the first token of an answer out of its time, so the token that proved it ready took none.
-_MEASURABLE_S = 0.01
-_UNNAMEABLE = re.compile(r"[,\s-]*[,\s][,\s-]*")
 
 
 class Deployment:
-    """Implements the gateway's ``Backend``, and its ``Served``."""
+    """Implements the gateway's ``Backend``.
+
+    Args:
+        weighing, plan: what runs.
+        binary: the engine.
+        card: of its model.
+        replica: its name, unique in the service.
+        run_dir, log_path: where its record and its log are kept.
+        limits: patience.
+        on_change: is told each change of phase.
+        on_use: is told when its requests in flight become more or fewer.
+        device_memory: what the driver last counted for a process, for what is kept of a crash.
+    """
 
     def __init__(
         self,
@@ -43,18 +51,23 @@ class Deployment:
         plan: Plan,
         binary: Binary,
         *,
-        alias: str,
+        card: ModelCard,
+        replica: str,
         run_dir: Path,
+        log_path: str,
         limits: LlamaCppTable,
-        on_ready: Callable[["Deployment"], None] = lambda _: None,
+        on_change: Callable[["Deployment", State], None] = lambda *_: None,
+        on_use: Callable[["Deployment"], None] = lambda _: None,
+        device_memory: DeviceMemory | None = None,
     ) -> None:
         self.weighing = weighing
         self.plan = plan
         self.reconciliation: Reconciliation | None = None
         self.build = binary.label
-        self.card = make_card(weighing.spec, plan, alias=alias)
-        self.log_path, self._log_lock = claim(run_dir / "logs", _slug(self.card.id))
-        self._in_flight = 0
+        self.card = card
+        self.replica = replica
+        self.log_path = log_path
+        self._flight = InFlight(lambda: on_use(self))
 
         def launch(port: int) -> LaunchSpec:
             """A new port and a new key for every start."""
@@ -65,28 +78,31 @@ class Deployment:
                 port=port,
                 api_key=secrets.token_urlsafe(24),
                 model_path=weighing.spec.files[0].path,
-                model_name=self.card.id,
+                model_name=card.id,
                 threads=weighing.machine.host.cores,
             )
-            return dataclasses.replace(launch, stall_s=limits.stall_s, stop_grace_s=limits.stop_grace_s)
+            forecast = weighing.forecast
+            return dataclasses.replace(
+                launch,
+                stall_s=limits.stall_s,
+                stop_grace_s=limits.stop_grace_s,
+                prefill_tok_s=None if forecast is None else forecast.prefill_tok_s.low,
+                elsewhere=limits.cpu_fallback,
+            )
 
         self.runner = EngineRunner(
             launch,
             run_dir=str(run_dir),
             log_path=self.log_path,
-            in_flight=lambda: self._in_flight,
-            on_change=lambda state: on_ready(self) if state.phase is Phase.READY else None,
+            in_flight=lambda: self._flight.count,
+            requests=self._flight.recent,
+            bytes_seen=lambda: self._flight.bytes_seen,
+            patience=Patience(silent_s=limits.stuck_s),
+            device_memory=device_memory,
+            on_change=lambda state: on_change(self, state),
+            # one more try by itself; after that it is the keeper's to say when, and to whom it is told
+            limits=Limits(max_load_failures=2),
         )
-
-    @property
-    def replica(self) -> str:
-        """The model's id: there is one engine for each."""
-        return self.card.id
-
-    @property
-    def engines(self) -> tuple["Deployment", ...]:
-        """Itself."""
-        return (self,)
 
     @property
     def base_url(self) -> str:
@@ -112,16 +128,20 @@ class Deployment:
     @property
     def in_flight(self) -> int:
         """Requests that the engine is working on."""
-        return self._in_flight
+        return self._flight.count
 
-    @contextlib.contextmanager
-    def tracking(self) -> Iterator[None]:
+    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
         """Count a request while it is with the engine."""
-        self._in_flight += 1
-        try:
-            yield
-        finally:
-            self._in_flight -= 1
+        return self._flight.tracking(request)
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether nothing that its last process was doing can have been the cause of its end."""
+        return self.runner.ended_from_outside
+
+    async def why_lost(self) -> str | None:
+        """How its engine ended just now, for the client of a request that it had; None if nobody knows."""
+        return await self.runner.why_lost()
 
     async def ready(self) -> None:
         """Wait until the engine answers; raises EngineError if it won't."""
@@ -157,7 +177,7 @@ class Deployment:
             await client.close()
 
     async def snapshot(self) -> dict[str, Any]:
-        """The model's part of ``terazi ps --json``: what was planned beside what the engine says of itself."""
+        """One replica in ``terazi ps --json``: what was planned beside what the engine says of itself."""
         report = self.runner.report
         expected: dict[str, int] = {}
         for entry in self.runner.spec.expectations:
@@ -166,17 +186,13 @@ class Deployment:
         for buffer in () if report is None else report.buffers:
             measured[buffer.device] = measured.get(buffer.device, 0) + buffer.bytes
         return {
-            "id": self.card.id,
-            "aliases": list(self.card.aliases),
+            "replica": self.replica,
             "state": self.state,
-            "engine": self.plan.engine,
             "pid": self.runner.pid,
             "uptime_s": self._uptime_s(),
             "plan_id": self.plan.id,
-            "in_flight": self._in_flight,
+            "in_flight": self._flight.count,
             "restarts": self.runner.restarts,
-            "context": self.card.context_length,
-            "forecast": None if self.weighing.forecast is None else dataclasses.asdict(self.weighing.forecast),
             "reconciliation": None if self.reconciliation is None else to_json(self.reconciliation),
             "live": await self._ask() if self.runner.state.phase is Phase.READY else None,
             "devices": [
@@ -193,75 +209,3 @@ class Deployment:
                 if share.total_bytes
             ],
         }
-
-
-def live_figures(props: str | None, slots: str | None, metrics: str | None) -> dict[str, Any]:
-    """What the engine's three answers say; None for what it doesn't tell. Rates are means since it started."""
-    said: dict[str, Any] = {"build": None, "context": None, "slots": None, "slots_busy": None}
-    with contextlib.suppress(ValueError):
-        if props is not None:
-            read = parse_props(props)
-            said.update(build=read.build_info, context=read.n_ctx)
-    with contextlib.suppress(ValueError):
-        if slots is not None:
-            states = parse_slots(slots)
-            said.update(slots=len(states), slots_busy=sum(slot.is_processing for slot in states))
-    counts: dict[str, float] = {}
-    with contextlib.suppress(ValueError):
-        counts = parse_metrics(metrics) if metrics is not None else {}
-    for name, tokens, seconds in (
-        ("decode_tok_s", "output_tokens", "output_s"),
-        ("prefill_tok_s", "prompt_tokens", "prompt_s"),
-    ):
-        said[tokens] = counts.get(tokens)
-        long_enough = counts.get(seconds, 0.0) >= _MEASURABLE_S and tokens in counts
-        said[name] = counts[tokens] / counts[seconds] if long_enough else None
-    return said
-
-
-def model_id(spec: ModelSpec) -> str:
-    """The name that clients use: the file's, without its ending, its part number and what a name can't hold.
-
-    The engine takes a comma for a list of names, and answers carry the engine's word for the model, so a client
-    must be given a name that stays the same on the way.
-    """
-    return (
-        _UNNAMEABLE.sub("-", "".join(c if c.isprintable() else "-" for c in _file_name(spec))).strip("-") or "model"
-    )
-
-
-def _file_name(spec: ModelSpec) -> str:
-    return _PART.sub("", Path(spec.files[0].path).stem)
-
-
-def make_card(spec: ModelSpec, plan: Plan, *, alias: str) -> ModelCard:
-    """What clients are told about the model."""
-    path = Path(spec.files[0].path)
-    name = model_id(spec)
-    others = {other: None for other in (alias, _file_name(spec)) if "/" not in other and other.isprintable()}
-    stat = path.stat()
-    template = spec.metadata.get("tokenizer.chat_template")
-    capabilities = ["completion", *(["tools"] if isinstance(template, str) and "tool" in template else [])]
-    return ModelCard(
-        id=name,
-        aliases=tuple(other for other in others if other != name),
-        architecture=spec.architecture,
-        family=spec.architecture,
-        parameter_count=spec.parameter_count,
-        quantisation=spec.quantisation,
-        size_bytes=spec.file_bytes,
-        context_length=plan.workload.context or spec.context_length,
-        training_context_length=spec.context_length,
-        embedding_length=spec.embedding_length,
-        created_s=int(stat.st_mtime),
-        modified=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(stat.st_mtime)),
-        digest=hashlib.sha256(f"{name}:{spec.file_bytes}:{stat.st_mtime_ns}".encode()).hexdigest(),
-        capabilities=tuple(capabilities),
-        model_info={key: value for key, value in spec.metadata.items() if not isinstance(value, ArrayInfo | tuple)},
-        template=template if isinstance(template, str) else None,
-        engine=plan.engine,
-    )
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:80] or "model"

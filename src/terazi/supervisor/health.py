@@ -47,12 +47,23 @@ class EngineClient:
             async with self._session.get(
                 self._base + path, timeout=aiohttp.ClientTimeout(total=timeout_s)
             ) as answer:
-                body = await answer.content.read(limit_bytes + 1)
+                body = await _body(answer, limit_bytes + 1)
                 if answer.status != 200 or len(body) > limit_bytes:
                     return None
                 return body.decode("utf-8", "replace")
         except (aiohttp.ClientError, TimeoutError, OSError):
             return None
+
+    async def question(self, path: str, *, limit_bytes: int, timeout_s: float) -> tuple[bool, str | None]:
+        """Whether ``GET path`` is answered at all, with whatever status, and the body of a 200."""
+        try:
+            async with self._session.get(
+                self._base + path, timeout=aiohttp.ClientTimeout(total=timeout_s)
+            ) as answer:
+                body = await _body(answer, limit_bytes)
+                return True, body.decode("utf-8", "replace") if answer.status == 200 else None
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False, None
 
     async def generate(self, path: str, body: str) -> None:
         """Ask for a token and look for it in the answer. Waits as long as the engine does; cancel it to give up.
@@ -64,7 +75,7 @@ class EngineClient:
             async with self._session.post(
                 self._base + path, data=body.encode(), headers={"Content-Type": "application/json"}
             ) as answer:
-                text = (await answer.content.read(MAX_ANSWER)).decode("utf-8", "replace")
+                text = (await _body(answer, MAX_ANSWER)).decode("utf-8", "replace")
                 status = answer.status
         except (aiohttp.ClientError, TimeoutError, OSError) as problem:
             raise ProbeError(f"{type(problem).__name__}: {problem}") from problem
@@ -76,6 +87,16 @@ class EngineClient:
     async def close(self) -> None:
         """Let go of the connections."""
         await self._session.close()
+
+
+async def _body(answer: aiohttp.ClientResponse, limit_bytes: int) -> bytes:
+    """The first *limit_bytes* of it; a single read gives what has arrived, which may be less than all."""
+    body = b""
+    async for piece in answer.content.iter_any():
+        body += piece
+        if len(body) >= limit_bytes:
+            break
+    return body[:limit_bytes]
 
 
 def _generated(text: str) -> bool:

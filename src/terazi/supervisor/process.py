@@ -8,11 +8,15 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from terazi.engines.base import LaunchSpec
+from terazi.supervisor.group import end_group, make_group
+from terazi.supervisor.identity import OWNER, RUN_ID, end_tagged, owner_id
+from terazi.supervisor.vitals import OomKills, oom_kills
+from terazi.supervisor.ward import ensure_warden
 
 SHIM = Path(__file__).with_name("shim.py")
-RUN_ID = "TERAZI_RUN_ID"
 #: A chatty engine must not be slowed by a Terazi that is busy for a moment.
 PIPE_BYTES = 1024 * 1024
 #: How long output may still come after the process has gone, if a grandchild holds the pipe.
@@ -23,11 +27,16 @@ class EngineProcess(asyncio.SubprocessProtocol):
     """A running engine. Made by :meth:`spawn`.
 
     ``gone`` ends with the exit code (None if by a signal) and the signal (None if by itself), once the process is
-    reaped and its output is read.
+    reaped, its output is read, and what it had started is ended too. ``group`` is the folder of its control group,
+    if it has one of its own. ``oom_before`` and ``oom_after`` count who was killed for want of memory.
     """
 
-    def __init__(self, on_output: Callable[[bytes], None]) -> None:
+    def __init__(self, on_output: Callable[[bytes], None], *, run_id: str = "", group: str | None = None) -> None:
         self._on_output = on_output
+        self._run_id = run_id
+        self.group = group
+        self._cleared = self._heard_out = False
+        self.oom_before = self.oom_after = OomKills()
         self._transport: asyncio.SubprocessTransport | None = None
         self._watch_fd: int | None = None
         self._reaped = False
@@ -43,13 +52,15 @@ class EngineProcess(asyncio.SubprocessProtocol):
         Raises:
             OSError: if not even the shim can be started.
         """
+        ensure_warden()
         env = {k: v for k, v in os.environ.items() if not k.startswith(spec.unset_env)} if spec.unset_env else None
-        env = {**(os.environ if env is None else env), **dict(spec.env), RUN_ID: run_id}
+        env = {**(os.environ if env is None else env), **dict(spec.env), RUN_ID: run_id, OWNER: owner_id()}
+        group = make_group(run_id)
         reading, writing = (-1, None) if sys.platform == "linux" else os.pipe()
-        shim = [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(reading)]
+        shim = [sys.executable, "-I", "-S", str(SHIM), str(os.getpid()), str(reading), group or "-"]
         try:
             transport, process = await asyncio.get_running_loop().subprocess_exec(
-                lambda: cls(on_output),
+                lambda: cls(on_output, run_id=run_id, group=group),
                 *shim,
                 *spec.argv,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -59,10 +70,15 @@ class EngineProcess(asyncio.SubprocessProtocol):
                 env=env,
                 pass_fds=() if writing is None else (reading,),
             )
+        except BaseException:
+            if group is not None:
+                end_group(group)
+            raise
         finally:
             if writing is not None:
                 os.close(reading)
         process.pid = transport.get_pid()
+        process.oom_before = oom_kills(group)
         process.watch(writing)
         return process
 
@@ -80,10 +96,10 @@ class EngineProcess(asyncio.SubprocessProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The process is there."""
-        assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101 - asyncio's contract, for the types
-        self._transport = transport
-        self.pid = transport.get_pid() or 0
-        pipe = transport.get_pipe_transport(1)
+        process = cast(asyncio.SubprocessTransport, transport)  # uvloop's own doesn't derive from it
+        self._transport = process
+        self.pid = process.get_pid() or 0
+        pipe = process.get_pipe_transport(1)
         file = pipe.get_extra_info("pipe") if pipe is not None else None
         if file is not None and sys.platform == "linux":
             import fcntl
@@ -103,15 +119,34 @@ class EngineProcess(asyncio.SubprocessProtocol):
         if self.pid:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
-        asyncio.get_running_loop().call_later(LAST_WORDS_S, self._finish)
+        loop = asyncio.get_running_loop()
+        loop.call_later(LAST_WORDS_S, self._heard_all)
+        clearing = loop.run_in_executor(None, self._clear)
+        clearing.add_done_callback(lambda _: self._has_cleared())
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The process is reaped and the pipe has ended."""
         del exc
+        self._heard_all()
+
+    def _clear(self) -> None:
+        """End what the engine has started and left, in whatever session it is."""
+        self.oom_after = oom_kills(self.group)
+        if self.group is not None:
+            end_group(self.group)
+        if self._run_id:
+            end_tagged(self._run_id)
+
+    def _has_cleared(self) -> None:
+        self._cleared = True
+        self._finish()
+
+    def _heard_all(self) -> None:
+        self._heard_out = True
         self._finish()
 
     def _finish(self) -> None:
-        if self.gone.done() or self._transport is None:
+        if self.gone.done() or self._transport is None or not (self._cleared and self._heard_out):
             return
         status = self._transport.get_returncode()
         self._transport.close()

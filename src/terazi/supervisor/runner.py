@@ -4,12 +4,15 @@ import asyncio
 import logging
 import secrets
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.observe import LoadReport, LogReader
+from terazi.engines.placed import misplaced
 from terazi.policy.lifecycle import Limits, State, step
 from terazi.policy.lifecycle_messages import (
     Announce,
@@ -20,28 +23,33 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
     ProbeGeneration,
-    ProcessExited,
     ProcessSpawned,
     ProgressSeen,
     RequestsDrained,
-    Retry,
     SendKill,
     SendTerm,
     SetTimer,
     Spawn,
     SpawnFailed,
     StopRequested,
+    StuckFound,
     Ticked,
 )
+from terazi.policy.progress import Liveness, Patience
+from terazi.supervisor.aftermath import Aftermath, death_of
+from terazi.supervisor.death import Death
 from terazi.supervisor.died import EngineDiedError
 from terazi.supervisor.health import EngineClient, ProbeError
 from terazi.supervisor.log import BoundedLog
 from terazi.supervisor.process import EngineProcess, activity, free_port
 from terazi.supervisor.sweep import write_record
+from terazi.supervisor.vitals import DeviceMemory, is_stopped
+from terazi.supervisor.watch import watch, watched_process
 
 if TYPE_CHECKING:
     from terazi.engines.llama_cpp.failures import LoadFailure
@@ -64,6 +72,10 @@ class EngineRunner:
         log_path: the engine's bounded log.
         on_change: is told each real change of phase.
         in_flight: how many requests the gateway has in the engine; a stop waits for none.
+        requests: their ids, those included that broke off a moment ago; for what is kept of a crash.
+        bytes_seen: of answers so far, if somebody counts them: then an engine whose answers flow is asked nothing.
+        patience: when it is taken to be stuck.
+        device_memory: what the driver last counted for a process; must not block.
         relaunch: whether an engine that dies is started again.
         limits: patience; ``stall_s`` and ``stop_grace_s`` come from the launch.
     """
@@ -76,6 +88,10 @@ class EngineRunner:
         log_path: str,
         on_change: Callable[[State], None] | None = None,
         in_flight: Callable[[], int] = lambda: 0,
+        requests: Callable[[], Sequence[str]] = lambda: (),
+        bytes_seen: Callable[[], int] = lambda: 0,
+        patience: Patience | None = None,
+        device_memory: DeviceMemory | None = None,
         relaunch: bool = True,
         limits: Limits | None = None,
     ) -> None:
@@ -90,6 +106,8 @@ class EngineRunner:
                 health_every_s=base.health_every_s,
                 stable_s=base.stable_s,
                 max_load_failures=base.max_load_failures,
+                quick_restarts=base.quick_restarts,
+                quick_every_s=base.quick_every_s,
                 relaunch=relaunch and base.relaunch,
             )
         )
@@ -98,6 +116,10 @@ class EngineRunner:
         self._log: BoundedLog | None = None
         self._on_change = on_change
         self._in_flight = in_flight
+        self._requests = requests
+        self._bytes_seen = bytes_seen
+        self._patience = patience or Patience()
+        self._after = Aftermath(Path(run_dir) / "crashes", device_memory)
         self._process: EngineProcess | None = None
         self._reader = LogReader()
         self._client: EngineClient | None = None
@@ -147,6 +169,28 @@ class EngineRunner:
     def started_at(self) -> float | None:
         """When the present process was started (the event loop's monotonic clock); None if none runs."""
         return self._started_at if self._state.pid is not None else None
+
+    @property
+    def deaths(self) -> tuple[Death, ...]:
+        """How its processes ended unasked, the latest last; a few of them."""
+        return self._after.deaths
+
+    async def why_lost(self, within_s: float = 1.5) -> str | None:
+        """What to tell the client of a request that just broke off: how the process ended. None if nobody knows.
+
+        The answer's connection breaks some moments before the process is known to be gone, hence the wait.
+        """
+        return await self._after.why_lost(within_s)
+
+    @property
+    def ended_from_outside(self) -> bool:
+        """Whether nothing that its last process was doing can have been the cause of its end."""
+        return bool(self.deaths) and self.deaths[-1].from_outside
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process and what it has started, as last seen; after its end too, for ``freed``."""
+        return self._after.pids or (() if self._state.pid is None else (self._state.pid,))
 
     @property
     def restarts(self) -> int:
@@ -253,6 +297,8 @@ class EngineRunner:
             extra={"plan_id": self._spec.plan_id, "pid": self._state.pid, "start": self._state.generation},
         )
         self._wake()
+        if phase is Phase.READY and self._process is not None:
+            self._begin(self._watch(self._state.generation, self._process))
         if self._on_change is not None:
             try:
                 self._on_change(replace(self._state, phase=phase, reason=reason))  # a step may pass through two
@@ -287,6 +333,7 @@ class EngineRunner:
         self._reader, self._failure, self._exit, self._killed = LogReader(), None, (None, None), False
         if self._log is not None and generation > 1:
             self._log.write(f"[terazi: start {generation}]\n".encode())
+        self._after.begin()
         run_id = secrets.token_hex(16)
         loop = asyncio.get_running_loop()
         try:
@@ -296,29 +343,32 @@ class EngineRunner:
             return
         self._process, self._started_at = process, loop.time()
         self._client = EngineClient(self._spec.base_url, self._spec.api_key)
-        record = write_record(self._run_dir, run_id, process.pid, self._spec.model_name)
+        record = write_record(self._run_dir, run_id, process.pid, self._spec.model_name, group=process.group or "")
         self._tell(ProcessSpawned(generation=generation, pid=process.pid))
         self._begin(self._look(generation, process.pid))
+        self._begin(self._after.sample(process))
         self._exit = await process.gone
         self._process = None
+        lost = tuple(self._requests())
         if record is not None:
             record.unlink(missing_ok=True)
         await self._end_generation()
-        self._tell(self._last_words(generation))
-
-    def _last_words(self, generation: int) -> ProcessExited:
         self._reader.close()
         self._failure = self._reader.failure
-        reason, retry = None, Retry.BACK_OFF
-        if self._failure is not None:
-            reason, retry = self._failure.cause, self._failure.retry
-        else:
-            told = next((line for line in reversed(self.log_tail) if line.startswith("terazi: cannot")), None)
-            if told is not None:  # the shim could not become the engine
-                reason, retry = told.removeprefix("terazi: "), Retry.NEVER
-        return ProcessExited(
-            generation=generation, code=self._exit[0], signal=self._exit[1], reason=reason, retry=retry
+        death, exited = death_of(
+            process,
+            self._spec,
+            self._state,
+            ended=self._exit,
+            asked=self._killed or self._state.terminated,
+            failure=self._failure,
+            report=self.report,
+            log_tail=self.log_tail,
+            requests=lost,
         )
+        if not self._state.stop_wanted or self._state.stuck:
+            await self._after.keep(death, "stuck" if self._state.stuck else self._state.phase.value)
+        self._tell(exited)
 
     def _heard(self, data: bytes) -> None:
         if self._log is not None:
@@ -346,6 +396,23 @@ class EngineRunner:
                     self._tell(ProgressSeen(generation=generation))
             before = now
 
+    async def _watch(self, generation: int, process: EngineProcess) -> None:
+        """From the first token on: find out when it is stuck."""
+        spec = self._spec
+        watched = watched_process(
+            spec, process.pid, process.group, in_flight=self._in_flight, bytes_seen=self._bytes_seen
+        )
+        if self._client is None:
+            return
+        async with aclosing(watch(self._client, watched, self._patience)) as verdicts:
+            async for verdict in verdicts:
+                if verdict.liveness is Liveness.STUCK:
+                    self._after.stuck(tuple(self._requests()), frozen=is_stopped(process.pid))
+                    self._tell(StuckFound(generation=generation, reason=verdict.reason))
+                    return
+                if verdict.liveness is Liveness.SUSPECT:
+                    _logger.info("engine %s: is it stuck? %s", spec.model_name, verdict.reason)
+
     async def _check_health(self, generation: int, after_s: float) -> None:
         await asyncio.sleep(after_s)
         if self._client is not None and self._current(generation):
@@ -360,7 +427,11 @@ class EngineRunner:
         except ProbeError as problem:
             self._tell(ProbeFailed(generation=generation, reason=str(problem)))
         else:
-            self._tell(ProbeAnswered(generation=generation))
+            elsewhere = misplaced(self._spec, self.report)
+            if elsewhere is not None:
+                self._tell(LoadRefused(generation=generation, reason=elsewhere))
+            else:
+                self._tell(ProbeAnswered(generation=generation))
 
     async def _await_drain(self, generation: int) -> None:
         while self._in_flight() > 0:  # noqa: ASYNC110 - the gateway's count is a number, not an event

@@ -1,15 +1,19 @@
 """Runs as its own tiny process between Terazi and the engine: ties the engine's life to Terazi's, then becomes it.
 
-``python -I -S shim.py PARENT_PID WATCH_FD COMMAND…``. Only the standard library; nothing of Terazi is imported. The
-process id stays the same through ``exec``.
+``python -I -S shim.py PARENT_PID WATCH_FD GROUP COMMAND…``. Only the standard library; nothing of Terazi is
+imported. The process id stays the same through ``exec``.
 
 - Linux: the parent-death signal (SIGKILL) survives ``exec``. It is set first and the parent is looked at
   afterwards, so that a parent that died in between is noticed. The signal is bound to the *thread* that started
   this process: Terazi spawns engines from the thread of its event loop, which lives as long as Terazi.
 - Elsewhere (WATCH_FD is not -1): a child is left behind that reads a pipe whose other end only Terazi holds, and
   kills the process group when the pipe ends.
+
+GROUP is the folder of a control group to go into before anything else, or ``-``. That it can't be entered costs
+only what a group is good for.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -45,7 +49,10 @@ def leave_watcher(fd: int) -> None:
 
 def main(argv: list[str]) -> None:
     """Become the command; never returns."""
-    parent, fd, command = int(argv[1]), int(argv[2]), argv[3:]
+    parent, fd, group, command = int(argv[1]), int(argv[2]), argv[3], argv[4:]
+    if group != "-":
+        with contextlib.suppress(OSError), open(f"{group}/cgroup.procs", "w") as file:  # noqa: PTH123
+            file.write("0")
     if fd < 0:
         die_with_parent()
     else:

@@ -15,12 +15,16 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from terazi.supervisor.process import RUN_ID
+from terazi.supervisor.group import end_group
+from terazi.supervisor.identity import boot_id, end_tagged, run_id_of, start_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecord:
-    """Who runs for whom. ``start`` and ``owner_start`` are the kernel's words (clock ticks since boot on Linux)."""
+    """Who runs for whom. ``start`` and ``owner_start`` are the kernel's words (clock ticks since boot on Linux).
+
+    ``group`` is the folder of its control group, if it has one of its own.
+    """
 
     run_id: str
     pid: int
@@ -29,6 +33,7 @@ class EngineRecord:
     owner_start: str
     boot_id: str
     model: str = ""
+    group: str = ""
     schema: str = "terazi.engine-record/1"
 
 
@@ -42,7 +47,7 @@ class Swept:
     reason: str
 
 
-def write_record(run_dir: str, run_id: str, pid: int, model: str) -> Path | None:
+def write_record(run_dir: str, run_id: str, pid: int, model: str, *, group: str = "") -> Path | None:
     """Note that *pid* runs for this process; None if the process is gone already or the disk says no."""
     start, owner = start_time(pid), start_time(os.getpid())
     if start is None or owner is None:
@@ -55,6 +60,7 @@ def write_record(run_dir: str, run_id: str, pid: int, model: str) -> Path | None
         owner_start=owner,
         boot_id=boot_id(),
         model=model,
+        group=group,
     )
     folder = Path(run_dir) / "engines"
     path, new = folder / f"{run_id}.json", folder / f"{run_id}.json.new"
@@ -132,15 +138,11 @@ def _end(record: EngineRecord, grace_s: float) -> tuple[bool, str]:
 
 
 def _end_children(record: EngineRecord) -> int:
-    """SIGKILL to what the engine left in its group (Linux): the group is its pid, and the run id was inherited."""
-    found = 0
-    for entry in Path("/proc").glob("[0-9]*"):
-        pid = int(entry.name)
-        if pid != record.pid and _group(pid) == record.pid and run_id_of(pid) == record.run_id:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-                found += 1
-    return found
+    """SIGKILL to what the engine left, whatever group or session it is in: the run id was inherited, or it is still
+    in the control group that bears the run id."""
+    if record.group and record.run_id in record.group:
+        end_group(record.group)
+    return end_tagged(record.run_id, spare=record.pid)
 
 
 def _not_ours(record: EngineRecord) -> str:
@@ -194,50 +196,3 @@ def _read(path: Path) -> EngineRecord | None:
     pids: tuple[object, ...] = (record.pid, record.owner_pid)
     well = all(isinstance(t, str) and t for t in texts) and all(isinstance(n, int) and n > 0 for n in pids)
     return record if well and record.pid > 1 else None
-
-
-# --- identity -----------------------------------------------------------------------------------------
-
-
-def boot_id() -> str:
-    """What changes when the machine is started anew."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        import psutil
-
-        return f"{psutil.boot_time():.0f}"
-
-
-def start_time(pid: int) -> str | None:
-    """When *pid* started, as the kernel tells it; None if there is no such process, or only its remains."""
-    if sys.platform == "linux":
-        try:
-            # the name, in parentheses, may hold anything; field 22 counts from behind it (proc_pid_stat(5))
-            fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-        except OSError:
-            return None
-        return fields[19].decode() if len(fields) > 19 and fields[0] not in {b"Z", b"X"} else None
-    import psutil
-
-    try:
-        return repr(psutil.Process(pid).create_time())
-    except psutil.Error:
-        return None
-
-
-def run_id_of(pid: int) -> str | None:
-    """The run id in the environment that *pid* was started with."""
-    if sys.platform == "linux":
-        try:
-            entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            return None
-        found = next((e for e in entries if e.startswith(RUN_ID.encode() + b"=")), None)
-        return found.partition(b"=")[2].decode("ascii", "replace") if found is not None else None
-    import psutil
-
-    try:
-        return psutil.Process(pid).environ().get(RUN_ID)
-    except psutil.Error:
-        return None

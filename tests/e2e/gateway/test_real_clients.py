@@ -23,7 +23,8 @@ from serving import (
     running,
 )
 from terazi.gateway.server import Gateway
-from terazi.gateway.wire.ollama_request import ChatBody, chat_call
+from terazi.gateway.wire.ollama_bodies import ChatBody
+from terazi.gateway.wire.ollama_request import chat_call
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 

@@ -5,6 +5,7 @@ import io
 import json
 import socket
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import aiohttp
@@ -77,21 +78,21 @@ async def test_a_body_that_hides_its_size_is_bounded_too() -> None:
 
 async def test_what_is_no_http_is_told_to_its_sender_and_to_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
     head = b"POST /api/chat HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-    senseless = (
-        b"\x16\x03\x01\x02\x00\x01\x00\xfc\r\n\r\n",
-        head + b"X: " + b"a" * 100_000 + b"\r\n\r\n",
-        head + b"Content-Length: -4\r\n\r\n",
-        head + b"Transfer-Encoding: chunked\r\n\r\nZZZ\r\n",
-        head + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
-    )
+    senseless = {
+        b"\x16\x03\x01\x02\x00\x01\x00\xfc\r\n\r\n": 400,
+        head + b"X: " + b"a" * 100_000 + b"\r\n\r\n": 431,
+        head + b"Content-Length: -4\r\n\r\n": 400,
+        head + b"Transfer-Encoding: chunked\r\n\r\nZZZ\r\n": 400,
+        head + b"Content-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd": 400,
+    }
     async with gateway_over(StubBackend(1)) as gateway:
         host, port = gateway.address.removeprefix("http://").split(":")
-        for request in senseless:
+        for request, status in senseless.items():
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(request)
             answer = await asyncio.wait_for(reader.read(), 5)
             writer.close()
-            assert b" 400 " in answer.split(b"\r\n")[0], (request[:80], answer[:200])
+            assert f" {status} ".encode() in answer.split(b"\r\n")[0], (request[:80], answer[:200])
     assert [r.getMessage() for r in caplog.records if r.levelname in {"WARNING", "ERROR"}] == []
 
 
@@ -166,8 +167,10 @@ async def test_ollamas_small_answers() -> None:
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])
 async def test_an_empty_request_waits_for_the_model(path: str) -> None:
-    backend = StubBackend(1, state="loading")
-    async with gateway_over(backend) as gateway, client_of(gateway) as client:
+    async with running(fake_engine()) as engine, AsyncExitStack() as stack:
+        backend = StubBackend(engine.port, state="loading")
+        gateway = await stack.enter_async_context(gateway_over(backend))
+        client = await stack.enter_async_context(client_of(gateway))
         asking = asyncio.create_task(client.post(path, json={"model": "demo", "keep_alive": "1h"}))
         await asyncio.sleep(0.05)
         assert not asking.done()
@@ -221,8 +224,8 @@ async def test_metrics_count_what_happened() -> None:
                 assert reply.status == 404
         async with client.get("/metrics") as reply:
             text = await reply.text()
-    assert f'terazi_requests_total{{api="openai",model="{CARD.id}",status="200"}} 1.0' in text
-    assert 'terazi_requests_total{api="ollama",model="none",status="404"} 2.0' in text
+    assert f'terazi_http_requests_total{{api="openai",model="{CARD.id}",status="200"}} 1.0' in text
+    assert 'terazi_http_requests_total{api="ollama",model="none",status="404"} 2.0' in text
     assert "made-up" not in text
     assert f'terazi_stream_bytes_total{{model="{CARD.id}"}} {float(sent)}' in text
     assert f'terazi_time_to_first_byte_seconds_count{{api="openai",model="{CARD.id}"}} 1.0' in text
@@ -248,6 +251,12 @@ class StubControl:
         if model == "none":
             raise UsageError("there is no model 'none'", hint="terazi ps")
         self.stopped.append(model)
+
+    async def load(self, model: str) -> None:
+        raise UsageError(f"there is no model {model!r}", hint="terazi ps")
+
+    async def reload(self) -> list[str]:
+        return []
 
     def logs(self, model: str | None, lines: int) -> list[str]:
         assert model is None

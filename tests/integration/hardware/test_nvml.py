@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from terazi.hardware.machine import Basis, Machine
-from terazi.hardware.probe import nvml, read_machine, read_process_memory
+from terazi.hardware.probe import nvml, read_cards, read_machine, read_process_memory
+from terazi.service import driver
 
 STUB = Path(__file__).parents[2] / "fakes" / "nvml_stub.c"
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
@@ -114,6 +115,33 @@ def test_what_one_process_holds_is_told_by_card(probe: Probe, tmp_path: Path) ->
     probe(TWO_CARDS)
     assert read_process_memory(4711, root=root) is None, "a driver that doesn't say"
     assert read_process_memory(4711, root=str(tmp_path)) is None, "no driver"
+
+
+def test_heat_and_slowing_are_told_by_card(probe: Probe, tmp_path: Path) -> None:
+    """0x4 is a power cap that is kept to, 0x1 an idle card; 0x20 is the driver that slows for heat."""
+    probe(TWO_CARDS | {"0.temp": 61, "0.slowed": 0x5, "1.temp": 97, "1.slowed": 0x24})
+    report = read_cards(root=str(tmp_path / "root"))
+    assert report is not None
+    assert [(gpu.temperature_c, gpu.slowed) for gpu in report.gpus] == [(61, False), (97, True)]
+    probe(TWO_CARDS)
+    report = read_cards(root=str(tmp_path / "root"))
+    assert report is not None
+    assert [(gpu.temperature_c, gpu.slowed) for gpu in report.gpus] == [(None, None)] * 2
+    assert read_cards(root=str(tmp_path)) is None
+
+
+def test_what_the_driver_last_said_is_kept_for_those_who_can_not_wait(
+    probe: Probe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe(TWO_CARDS | {"0.pid": 4711, "0.pid_used": 300 * MIB, "1.temp": 97, "1.slowed": 0x40})
+    monkeypatch.setattr(driver, "read_cards", lambda: read_cards(root=str(tmp_path / "root")))
+    known = driver.Driver()
+    assert known.memory_of(4711) is None, "it was never asked"
+    cards = known.cards()
+    assert cards["CUDA1"].throttled
+    assert cards["CUDA1"].free_bytes == 24260 * MIB
+    assert (cards["CUDA0"].temperature_c, cards["CUDA0"].throttled) == (None, False)
+    assert known.memory_of(4711) == (("CUDA0", 300 * MIB),)
 
 
 def test_nvlink_and_p2p_are_told_apart(probe: Probe) -> None:

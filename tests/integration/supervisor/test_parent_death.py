@@ -1,6 +1,5 @@
 """Terazi is killed with SIGKILL at each phase: no engine may outlive it."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,42 +9,7 @@ from pathlib import Path
 import pytest
 
 from deadline import alive, until
-
-REPO = Path(__file__).parents[3]
-FAKE = REPO / "tests" / "fakes" / "engine.py"
-
-PARENT = """
-import asyncio, json, os, sys
-from terazi.engines.base import LaunchSpec
-from terazi.supervisor.runner import EngineRunner
-
-fake, folder, *flags = sys.argv[1:]
-
-def launch(port):
-    return LaunchSpec(plan_id="p", engine="llama.cpp", model_name="fake",
-                      argv=(sys.executable, "-S", fake, "--port", str(port), *flags),
-                      base_url=f"http://127.0.0.1:{port}", api_key="")
-
-def tell(state):
-    line = json.dumps({"phase": state.phase.value, "pid": state.pid})
-    with open(folder + "/phases", "a") as file:
-        file.write(line + "\\n")
-
-async def main():
-    runner = EngineRunner(launch, run_dir=folder, log_path=folder + "/log", on_change=tell)
-    runner.start()
-    await runner.wait_ready()
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
-
-
-def told(folder: Path) -> dict[str, int | None]:
-    """Phase → pid, as far as the parent has come."""
-    path = folder / "phases"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {entry["phase"]: entry["pid"] for entry in map(json.loads, lines)}
+from supervised import FAKE, PARENT, REPO, told
 
 
 def engines(folder: Path) -> list[int]:
@@ -89,7 +53,7 @@ def test_shim_whose_parent_is_gone_starts_nothing(tmp_path: Path) -> None:
     shim = REPO / "src" / "terazi" / "supervisor" / "shim.py"
     trace = tmp_path / "ran"
     done = subprocess.run(
-        [sys.executable, "-I", "-S", str(shim), "1", "-1", "/bin/sh", "-c", f"echo > {trace}"], check=False
+        [sys.executable, "-I", "-S", str(shim), "1", "-1", "-", "/bin/sh", "-c", f"echo > {trace}"], check=False
     )
     assert done.returncode == 126
     assert not trace.exists()
@@ -97,7 +61,7 @@ def test_shim_whose_parent_is_gone_starts_nothing(tmp_path: Path) -> None:
 
 def test_shim_becomes_the_engine_under_the_same_pid() -> None:
     shim = REPO / "src" / "terazi" / "supervisor" / "shim.py"
-    command = [sys.executable, "-I", "-S", str(shim), str(os.getpid()), "-1", "/bin/sh", "-c", "echo $$"]
+    command = [sys.executable, "-I", "-S", str(shim), str(os.getpid()), "-1", "-", "/bin/sh", "-c", "echo $$"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert int(process.stdout.read()) == process.pid
@@ -107,7 +71,7 @@ def test_without_a_parent_death_signal_a_watcher_kills_the_group() -> None:
     """The way of systems without prctl: the pipe's other end closes when its holder dies."""
     shim = REPO / "src" / "terazi" / "supervisor" / "shim.py"
     reading, writing = os.pipe()
-    command = [sys.executable, "-I", "-S", str(shim), str(os.getpid()), str(reading), "/bin/sleep", "60"]
+    command = [sys.executable, "-I", "-S", str(shim), str(os.getpid()), str(reading), "-", "/bin/sleep", "60"]
     process = subprocess.Popen(command, start_new_session=True, pass_fds=(reading,))
     os.close(reading)
     try:

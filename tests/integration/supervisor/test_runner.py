@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from deadline import alive, proc, until_async
-from terazi.engines.base import LaunchSpec
+from terazi.engines.base import Expectation, LaunchSpec
 from terazi.errors import EngineError
 from terazi.policy.lifecycle import Limits, State
 from terazi.policy.lifecycle_messages import Phase
@@ -26,7 +26,14 @@ FAKE = Path(__file__).parents[2] / "fakes" / "engine.py"
 Make = Callable[..., EngineRunner]
 
 
-def fake_spec(port: int, *flags: str, stall_s: float = 5, stop_grace_s: float = 1) -> LaunchSpec:
+def fake_spec(
+    port: int,
+    *flags: str,
+    stall_s: float = 5,
+    stop_grace_s: float = 1,
+    expectations: tuple[Expectation, ...] = (),
+    elsewhere: bool = False,
+) -> LaunchSpec:
     """A launch of the fake engine."""
     return LaunchSpec(
         plan_id="p1",
@@ -39,6 +46,8 @@ def fake_spec(port: int, *flags: str, stall_s: float = 5, stop_grace_s: float = 
         api_key="secret",
         stall_s=stall_s,
         stop_grace_s=stop_grace_s,
+        expectations=expectations,
+        elsewhere=elsewhere,
     )
 
 
@@ -56,10 +65,20 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
         stop_grace_s: float = 1,
         ports: list[int] | None = None,
         limits: Limits | None = None,
+        expectations: tuple[Expectation, ...] = (),
+        elsewhere: bool = False,
+        **more: object,
     ) -> EngineRunner:
         def launch(port: int) -> LaunchSpec:
             port = ports.pop(0) if ports else port
-            return fake_spec(port, *flags, stall_s=stall_s, stop_grace_s=stop_grace_s)
+            return fake_spec(
+                port,
+                *flags,
+                stall_s=stall_s,
+                stop_grace_s=stop_grace_s,
+                expectations=expectations,
+                elsewhere=elsewhere,
+            )
 
         def note(state: State) -> None:
             if seen is not None:
@@ -73,6 +92,7 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
             in_flight=in_flight,
             relaunch=relaunch,
             limits=limits,
+            **more,  # type: ignore[arg-type]  # the runner's own words
         )
         runners.append(runner)
         return runner
@@ -150,6 +170,20 @@ async def test_death_while_loading_is_explained(make: Make) -> None:
     assert "unable to allocate CUDA0 buffer" in error.failure.line
     assert "--context" in error.hint
     assert any("exiting due to" in line for line in error.last_lines)
+
+
+async def test_what_was_planned_for_a_card_and_loaded_into_ram_never_serves(make: Make) -> None:
+    """The fake's log has all of its weights in RAM."""
+    planned = (Expectation(term="weights", device="CUDA0", bytes=90 << 20),)
+    runner = make(expectations=planned)
+    runner.start()
+    with pytest.raises(EngineDiedError, match="put only 0 of 90 MiB of weights on CUDA0"):
+        await asyncio.wait_for(runner.wait_ready(), 10)
+    assert runner.restarts == 0
+    assert runner.pid is None
+    allowed = make(expectations=planned, elsewhere=True)
+    allowed.start()
+    await asyncio.wait_for(allowed.wait_ready(), 10)
 
 
 async def test_three_deaths_while_loading_are_final(make: Make) -> None:
@@ -236,7 +270,7 @@ async def test_crash_while_ready_is_answered_with_a_new_process(make: Make) -> N
     first = runner.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
-    await until_async(lambda: runner.state.phase is Phase.BACKING_OFF)
+    await until_async(lambda: runner.restarts == 1, within_s=3)
     assert "signal 9 while ready" in runner.state.reason
     await asyncio.wait_for(runner.wait_ready(), 10)
     assert runner.pid not in {None, first}
@@ -249,7 +283,7 @@ async def test_stop_during_back_off_starts_nothing(make: Make) -> None:
     runner.start()
     await asyncio.wait_for(runner.wait_ready(), 10)
     assert runner.pid is not None
-    os.kill(runner.pid, signal.SIGKILL)
+    os.kill(runner.pid, signal.SIGABRT)  # its own fault: not at once
     await until_async(lambda: runner.state.phase is Phase.BACKING_OFF)
     await asyncio.wait_for(runner.stop(), 5)
     assert runner.state.phase is Phase.STOPPED

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from deadline import alive, until
-from terazi.supervisor.sweep import boot_id, read_records, start_time, sweep_orphans, write_record
+from terazi.supervisor.identity import boot_id, start_time
+from terazi.supervisor.sweep import read_records, sweep_orphans, write_record
 
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(60)"
 

@@ -12,6 +12,7 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
@@ -27,10 +28,11 @@ from terazi.policy.lifecycle_messages import (
     Spawn,
     SpawnFailed,
     StopRequested,
+    StuckFound,
     Ticked,
 )
 
-LIMITS = Limits(stall_s=5, stop_grace_s=2, kill_wait_s=2, stable_s=20)
+LIMITS = Limits(stall_s=5, stop_grace_s=2, kill_wait_s=2, stable_s=20, quick_restarts=3, quick_every_s=30)
 
 
 def spawn_is_asked(world: "World") -> bool:
@@ -70,6 +72,8 @@ class World(RuleBasedStateMachine):
         self.next_pid = 1000
         self.timer: float | None = None
         self.termed: dict[int, float] = {}
+        self.stuck: set[int] = set()
+        self.quick: list[float] = []  # moments of restarts without a pause
         self.asked_health: set[int] = set()
         self.asked_probe: set[int] = set()
         self.awaiting_drain: set[int] = set()
@@ -90,6 +94,8 @@ class World(RuleBasedStateMachine):
                     assert self.process[0] == pid
                     self.termed.setdefault(pid, self.now)
                 case SendKill(pid=pid):
+                    if pid in self.stuck:
+                        continue
                     assert pid in self.termed, "killed without a warning"
                     assert self.now >= self.termed[pid] + LIMITS.stop_grace_s, "killed before its grace was over"
                 case SetTimer(at=at):
@@ -138,14 +144,30 @@ class World(RuleBasedStateMachine):
             self.feed(SpawnFailed(generation=generation, reason="no such file", retry=retry))
 
     @precondition(process_lives)
-    @rule(code=st.sampled_from([0, 1, None]), retry=st.sampled_from(Retry))
-    def exit(self, code: int | None, retry: Retry) -> None:
+    @rule(code=st.sampled_from([0, 1, None]), retry=st.sampled_from(Retry), outside=st.booleans())
+    def exit(self, code: int | None, retry: Retry, outside: bool) -> None:
         """The process ends, for whatever reason."""
         assert self.process is not None
-        _, generation = self.process
+        pid, generation = self.process
         self.process = None
         signal = 9 if code is None else None
-        self.feed(ProcessExited(generation=generation, code=code, signal=signal, retry=retry))
+        outside = outside and code is None
+        self.feed(ProcessExited(generation=generation, code=code, signal=signal, retry=retry, outside=outside))
+        if self.state.phase is Phase.BACKING_OFF and self.timer == self.now and retry is not Retry.AT_ONCE:
+            assert outside or pid in self.stuck, "no pause after its own failure"
+            self.quick.append(self.now)
+
+    @precondition(process_lives)
+    @rule()
+    def stuck_found(self) -> None:
+        """The watchdog has had enough of it."""
+        assert self.process is not None
+        pid, generation = self.process
+        if self.state.phase in {Phase.READY, Phase.DRAINING}:
+            self.stuck.add(pid)
+        self.feed(StuckFound(generation=generation, reason="nothing moves"))
+        if self.state.phase in {Phase.READY, Phase.DRAINING}:
+            assert self.state.killed
 
     @precondition(health_is_asked)
     @rule(ok=st.booleans(), data=st.data())
@@ -163,6 +185,13 @@ class World(RuleBasedStateMachine):
         self.asked_probe.discard(generation)
         failed = ProbeFailed(generation=generation, reason="HTTP 500")
         self.feed(ProbeAnswered(generation=generation) if ok else failed)
+
+    @precondition(process_lives)
+    @rule()
+    def refused(self) -> None:
+        """What it has loaded isn't what was planned."""
+        assert self.process is not None
+        self.feed(LoadRefused(generation=self.process[1], reason="it is in RAM"))
 
     @precondition(process_lives)
     @rule()
@@ -200,6 +229,14 @@ class World(RuleBasedStateMachine):
         assert self.timer == self.state.deadline
 
     @invariant()
+    def no_respawn_storm(self) -> None:
+        """Restarts without a pause stay within their allowance, over every stretch of time."""
+        for first, began in enumerate(self.quick):
+            for last in range(first, len(self.quick)):
+                allowed = LIMITS.quick_restarts + (self.quick[last] - began) / LIMITS.quick_every_s
+                assert last - first + 1 <= allowed + 1e-6
+
+    @invariant()
     def nobody_waits_for_ever(self) -> None:
         """Each phase that isn't at rest has a timer, or an answer that somebody owes."""
         if self.state.phase in {Phase.LOADING, Phase.BACKING_OFF}:
@@ -231,7 +268,7 @@ class World(RuleBasedStateMachine):
             if self.spawn_asked is not None:
                 self.spawn_ends(works=True, retry=Retry.BACK_OFF)
             elif self.state.killed:
-                self.exit(code=None, retry=Retry.BACK_OFF)
+                self.exit(code=None, retry=Retry.BACK_OFF, outside=False)
             else:
                 self.time_passes(1.0)
         assert self.state.phase is Phase.STOPPED

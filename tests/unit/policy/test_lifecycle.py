@@ -11,6 +11,7 @@ from terazi.policy.lifecycle_messages import (
     Event,
     HealthAnswered,
     LaunchRequested,
+    LoadRefused,
     Phase,
     ProbeAnswered,
     ProbeFailed,
@@ -24,6 +25,7 @@ from terazi.policy.lifecycle_messages import (
     SendTerm,
     Spawn,
     StopRequested,
+    StuckFound,
     Ticked,
 )
 
@@ -212,3 +214,107 @@ def test_late_answer_of_an_earlier_process_counts_for_nothing() -> None:
 
 def test_back_off_grows_to_its_cap() -> None:
     assert [back_off_s(n) for n in (1, 2, 3, 7, 100)] == [1, 10, 20, 300, 300]
+
+
+def killed(generation: int) -> ProcessExited:
+    """SIGKILL by somebody else."""
+    return ProcessExited(generation=generation, code=None, signal=9, outside=True)
+
+
+def test_ten_kills_every_few_seconds_cost_a_load_each_and_no_pause() -> None:
+    play, now = Play().at(0, LaunchRequested()), 0.0
+    for generation in range(1, 11):
+        play.at(
+            now,
+            ProcessSpawned(generation=generation, pid=generation),
+            HealthAnswered(generation=generation, ok=True),
+            ProbeAnswered(generation=generation),
+        )
+        now += 4
+        play.at(now, killed(generation), Ticked())
+        assert play.said(Spawn) == [Spawn(generation=generation + 1)]
+    assert play.state.failures == 0
+
+
+def test_kills_in_the_middle_of_loading_are_not_the_engines_failure() -> None:
+    play = Play().at(0, LaunchRequested())
+    for generation in range(1, 7):
+        play.at(generation, ProcessSpawned(generation=generation, pid=9), killed(generation), Ticked())
+        assert play.said(Spawn)
+    assert play.state.load_failures == 0
+
+
+def test_endless_kills_are_answered_more_and_more_slowly() -> None:
+    play, now, spawned = Play().at(0, LaunchRequested()), 0.0, []
+    generation = 1
+    while now < 600:
+        spawned.append(now)
+        play.at(
+            now,
+            ProcessSpawned(generation=generation, pid=generation),
+            HealthAnswered(generation=generation, ok=True),
+            ProbeAnswered(generation=generation),
+            killed(generation),
+        )
+        assert play.state.again_at is not None
+        now = max(now + 0.001, play.state.again_at)
+        play.at(now, Ticked())
+        generation += 1
+    assert sum(moment < 1 for moment in spawned) <= LIMITS.quick_restarts + 2
+    assert len(spawned) < 12 + 600 / 30 + 10
+
+
+def test_a_stuck_engine_is_killed_without_a_warning_and_started_again_at_once() -> None:
+    play = Play().ready().at(50, StuckFound(generation=1, reason="no token for 20 s"))
+    assert (play.said(SendKill), play.said(SendTerm)) == ([SendKill(pid=7)], [])
+    assert play.state.phase is Phase.FAILED
+    assert not play.state.ended
+    play.at(50.1, ProcessExited(generation=1, code=None, signal=9))
+    assert play.state.reason == "it is stuck: no token for 20 s"
+    assert play.at(50.1, Ticked()).said(Spawn) == [Spawn(generation=2)]
+
+
+def test_what_is_stuck_and_can_not_be_killed_is_told_and_not_doubled() -> None:
+    play = Play().ready().at(50, StuckFound(generation=1, reason="r")).at(60, Ticked())
+    assert "stuck in the kernel" in play.state.reason
+    assert play.state.ended
+    assert not play.at(61, LaunchRequested()).said(Spawn)
+
+
+def test_stuck_while_draining_ends_in_stopped() -> None:
+    play = Play().ready().at(5, StopRequested(drain_s=300)).at(9, StuckFound(generation=1, reason="r"))
+    assert play.said(SendKill)
+    assert play.at(9.1, ProcessExited(generation=1, code=None, signal=9)).state.phase is Phase.STOPPED
+
+
+def test_a_stuck_verdict_on_an_earlier_process_counts_for_nothing() -> None:
+    play = Play().ready().at(2, killed(1), Ticked()).at(3, StuckFound(generation=1, reason="r"))
+    assert play.commands == ()
+
+
+def test_what_loaded_elsewhere_than_planned_never_serves_and_is_not_loaded_again() -> None:
+    play = Play().at(
+        0, LaunchRequested(), ProcessSpawned(generation=1, pid=7), HealthAnswered(generation=1, ok=True)
+    )
+    play.at(1, LoadRefused(generation=1, reason="it is in RAM"))
+    assert play.said(SendTerm) == [SendTerm(pid=7)]
+    assert not play.at(1, ProbeAnswered(generation=1)).said(Spawn)
+    play.at(2, ProcessExited(generation=1, code=0, signal=None))
+    assert play.state.phase is Phase.FAILED
+    assert play.state.ended
+    assert play.state.reason == "it is in RAM"
+
+
+def test_what_lost_its_accelerator_later_is_tried_again_for_a_while() -> None:
+    play = Play().ready().at(2, ProcessExited(generation=1, code=None, signal=6)).at(3, Ticked())
+    for generation in (2, 3, 4):
+        now = play.state.since
+        play.at(
+            now, ProcessSpawned(generation=generation, pid=8), LoadRefused(generation=generation, reason="in RAM")
+        )
+        play.at(now + 1, ProcessExited(generation=generation, code=0, signal=None))
+        if generation < 4:
+            assert play.state.again_at is not None
+            play.at(play.state.again_at, Ticked())
+    assert play.state.ended
+    assert "in RAM" in play.state.reason

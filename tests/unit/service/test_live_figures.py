@@ -2,7 +2,7 @@
 
 import pytest
 
-from terazi.service.deployment import live_figures
+from terazi.service.live import live_figures
 
 # cut from the answers of llama-server b11434
 PROPS = '{"default_generation_settings": {"n_ctx": 2048}, "total_slots": 2, "build_info": "b11434-abc"}'

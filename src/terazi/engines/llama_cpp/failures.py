@@ -19,6 +19,11 @@ class LoadFailure:
     line: str
     retry: Retry = Retry.BACK_OFF
 
+    @property
+    def no_memory(self) -> bool:
+        """With more memory it would have worked."""
+        return "ran out" in self.cause
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:

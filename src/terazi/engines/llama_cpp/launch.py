@@ -84,6 +84,8 @@ def launch_spec(
         health_path="/health",
         probe_path="/embedding" if embeds else "/v1/completions",
         probe_body='{"content": "1"}' if embeds else '{"prompt": "1", "max_tokens": 1, "cache_prompt": false}',
+        look_path="/metrics" if binary.spelling("--metrics") else "/health",
+        batch_tokens=settings.n_batch,
         expectations=_expectations(plan),
         notes=tuple(notes),
     )

@@ -1,7 +1,8 @@
 """Errors in the shape that each API's clients expect: as a body, as an SSE event, as an NDJSON line.
 
 OpenAI's clients read ``{"error": {"message", "type", "param", "code"}}`` and raise on an SSE event that carries
-a truthy ``error``; Ollama's read ``{"error": "text"}``, as a body or as a line of a stream.
+a truthy ``error``; Ollama's read ``{"error": "text"}``, as a body or as a line of a stream; Anthropic's read
+``{"type": "error", "error": {"type", "message"}}``, as a body or as an SSE event that is named ``error``.
 """
 
 import json
@@ -12,6 +13,18 @@ from typing import Final
 
 #: When to ask again after an engine was found away for a moment.
 RETRY_AFTER_S: Final = 2
+_OVERLOADED: Final = 529
+#: Anthropic's error types by status (its API reference, "Errors"); others follow from their hundreds.
+_ANTHROPIC_TYPES: Final = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
 
 
 class Api(StrEnum):
@@ -19,11 +32,14 @@ class Api(StrEnum):
 
     OPENAI = "openai"
     OLLAMA = "ollama"
+    ANTHROPIC = "anthropic"
     OWN = "terazi"
 
 
 def api_of(path: str) -> Api:
     """The API that *path* belongs to."""
+    if path.startswith("/v1/messages"):
+        return Api.ANTHROPIC
     if path.startswith("/v1/"):
         return Api.OPENAI
     return Api.OLLAMA if path == "/" or path.startswith("/api/") else Api.OWN
@@ -68,10 +84,16 @@ def render_headers(fault: Fault) -> dict[str, str]:
     return headers
 
 
-def sse_event(fault: Fault, *, after: bytes = b"") -> bytes:
+def status_of(api: Api, fault: Fault) -> int:
+    """The status that *fault* has in *api*: Anthropic's word for "not now" is 529."""
+    return _OVERLOADED if api is Api.ANTHROPIC and fault.status == 503 else fault.status
+
+
+def sse_event(fault: Fault, *, after: bytes = b"", api: Api = Api.OPENAI) -> bytes:
     """*fault* as an SSE event; *after* is what was sent last, so that a half-sent event is closed first."""
     closing = b"" if not after or after.endswith((b"\n\n", b"\r\n\r\n")) else b"\n\n"
-    return closing + b"data: " + render(Api.OPENAI, fault) + b"\n\n"
+    name = b"event: error\n" if api is Api.ANTHROPIC else b""
+    return closing + name + b"data: " + render(api, fault) + b"\n\n"
 
 
 def ndjson_line(fault: Fault) -> bytes:
@@ -83,7 +105,13 @@ def _shape(api: Api, fault: Fault) -> dict[str, object]:
     if api is Api.OPENAI:
         inner = {"message": fault.message, "type": fault.kind, "param": None, "code": fault.code}
         return {"error": inner}
+    if api is Api.ANTHROPIC:
+        return {"type": "error", "error": {"type": _anthropic_type(fault.status), "message": fault.message}}
     return {"error": fault.message}
+
+
+def _anthropic_type(status: int) -> str:
+    return _ANTHROPIC_TYPES.get(status) or ("invalid_request_error" if status < 500 else "api_error")
 
 
 def engine_fault(status: int, body: bytes) -> Fault:
@@ -140,6 +168,34 @@ def engine_down(reason: str, *, retry_after_s: int = RETRY_AFTER_S, final: bool 
 def engine_cut(reason: str = "the engine stopped before the answer was complete") -> Fault:
     """The end of a stream that the engine didn't finish; what came before it stands."""
     return Fault(status=502, message=reason, kind="engine_error", code="engine_cut")
+
+
+def poisonous() -> Fault:
+    """500: engines died under this request, and it is not fed to another one."""
+    return Fault(
+        status=500,
+        message="engines died twice while they worked on this request; it won't be tried again for a while",
+        kind="engine_error",
+        code="request_quarantined",
+        final=True,
+    )
+
+
+def deadline_passed(deadline_s: float | None) -> Fault:
+    """504: the request's own deadline."""
+    within = "in time" if deadline_s is None else f"within {deadline_s:g} s"
+    return Fault(
+        status=504,
+        message=f"the request could not be answered {within}",
+        kind="timeout_error",
+        code="deadline_exceeded",
+        final=True,
+    )
+
+
+def server_error() -> Fault:
+    """500: our own mistake, which the log has more about."""
+    return Fault(status=500, message="an error inside the gateway; its log has more", kind="server_error")
 
 
 def shutting_down() -> Fault:

@@ -4,9 +4,12 @@ Names carry a tag (``:latest`` when there is none), moments are ISO 8601 with an
 ``expires_at`` with ``datetime.fromisoformat`` and older Pythons don't take a ``Z`` there.
 """
 
+import json
+from collections.abc import Mapping
 from typing import Final
 
 from terazi.gateway.backend import Backend, ModelCard
+from terazi.gateway.library import Preset, Progress
 from terazi.gateway.wire.errors import Fault
 
 #: The Ollama release whose API this follows. Clients compare it as numbers; VS Code wants at least 0.6.4.
@@ -50,31 +53,43 @@ def _named(card: ModelCard) -> dict[str, object]:
     return {"name": name, "model": name, "digest": card.digest, "details": details(card)}
 
 
-def tags(cards: list[ModelCard]) -> dict[str, object]:
-    """The answer of ``GET /api/tags``."""
-    return {
-        "models": [{**_named(card), "modified_at": card.modified, "size": card.size_bytes} for card in cards],
-    }
+def tags(cards: list[ModelCard], presets: list[tuple[Preset, ModelCard]]) -> dict[str, object]:
+    """The answer of ``GET /api/tags``: what is served, then the names that were copied or created from it."""
+    served = [{**_named(card), "modified_at": card.modified, "size": card.size_bytes} for card in cards]
+    made = [
+        {
+            **_named(card),
+            "name": tagged(preset.name),
+            "model": tagged(preset.name),
+            "details": {**details(card), "parent_model": tagged(card.id)},
+            "modified_at": preset.modified,
+            "size": card.size_bytes,
+        }
+        for preset, card in presets
+    ]
+    return {"models": served + made}
 
 
-def ps(backends: list[Backend]) -> dict[str, object]:
-    """The answer of ``GET /api/ps``."""
+def ps(loaded: list[tuple[Backend, str | None]]) -> dict[str, object]:
+    """The answer of ``GET /api/ps``: each engine, and when it will be unloaded (None: never)."""
     return {
         "models": [
             {
                 **_named(backend.card),
                 "size": backend.memory.size_bytes,
                 "size_vram": backend.memory.size_vram_bytes,
-                "expires_at": NEVER,
+                "expires_at": expires or NEVER,
                 "context_length": backend.card.context_length,
             }
-            for backend in backends
+            for backend, expires in loaded
         ],
     }
 
 
-def show(card: ModelCard) -> dict[str, object]:
+def show(card: ModelCard, preset: Preset | None = None) -> dict[str, object]:
     """The answer of ``POST /api/show``. ``model_info`` is never null: clients fail on that."""
+    parameters: dict[str, object] = {"num_ctx": card.context_length, **(preset.parameters if preset else {})}
+    system = preset.system if preset else None
     template = card.template or ""
     info: dict[str, object] = {
         "general.architecture": card.architecture,
@@ -85,20 +100,44 @@ def show(card: ModelCard) -> dict[str, object]:
     }
     return {
         "license": "",
-        "modelfile": f'# Served by Terazi with {card.engine}\nFROM {card.id}\nTEMPLATE """{template}"""\n',
-        "parameters": f"num_ctx {card.context_length}",
+        "modelfile": _modelfile(card, template, system, preset),
+        "parameters": "\n".join(_parameter_lines(parameters)),
         "template": template,
+        **({"system": system} if system else {}),
         "details": details(card),
         "model_info": {key: value for key, value in info.items() if value is not None},
         "capabilities": list(card.capabilities),
-        "modified_at": card.modified,
+        "modified_at": preset.modified if preset else card.modified,
     }
 
 
-def not_offered(path: str) -> Fault:
-    """501 for what changes the model store: the models here are those that the service was started with."""
-    return Fault(
-        status=501,
-        message=f"{path} is not offered here: start the service with the models that it shall serve",
-        kind="not_supported_error",
-    )
+def _modelfile(card: ModelCard, template: str, system: str | None, preset: Preset | None) -> str:
+    lines = [f"# Served by Terazi with {card.engine}", f"FROM {card.id}", f'TEMPLATE """{template}"""']
+    if system:
+        lines.append(f'SYSTEM """{system}"""')
+    lines += [f"PARAMETER {line}" for line in _parameter_lines(preset.parameters if preset else {})]
+    return "\n".join(lines) + "\n"
+
+
+def _parameter_lines(parameters: Mapping[str, object]) -> list[str]:
+    return [
+        f"{name} {json.dumps(one)}"
+        for name, value in parameters.items()
+        for one in (value if isinstance(value, list) else [value])
+    ]
+
+
+def progress_line(progress: Progress) -> bytes:
+    """One step of a pull or create, as NDJSON."""
+    said = {
+        "status": progress.status,
+        "digest": progress.digest,
+        "total": progress.total,
+        "completed": progress.completed,
+    }
+    return json.dumps({key: value for key, value in said.items() if value is not None}).encode() + b"\n"
+
+
+def not_offered(path: str, why: str) -> Fault:
+    """501 for what this service doesn't do."""
+    return Fault(status=501, message=f"{path} is not offered here: {why}", kind="not_supported_error")

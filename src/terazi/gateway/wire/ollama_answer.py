@@ -1,6 +1,7 @@
 """The engine's answers, turned into Ollama's objects: one at once, or NDJSON lines of a stream."""
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -40,7 +41,8 @@ class Translator:
     def __init__(self, *, shape: Shape, model: str) -> None:
         self._shape = shape
         self._model = model
-        self._calls: dict[int, _Call] = {}
+        self._calls: list[_Call] = []
+        self._numbers: dict[int, int] = {}  # the engine's index of a call: where it is in the list
         self._usage: Mapping[str, object] = {}
         self._timings: Mapping[str, object] = {}
         self._finish: str | None = None
@@ -58,8 +60,15 @@ class Translator:
             return b""
         return _line(self._object(piece, created_at))
 
-    def end(self, *, created_at: str, total_ns: int, load_ns: int) -> bytes:
+    def waiting(self, *, created_at: str) -> bytes:
+        """A line that adds nothing: NDJSON knows no comments, and every client takes an empty piece."""
+        return _line(self._object(Piece(), created_at))
+
+    def end(self, *, created_at: str, total_ns: int, first_ns: int) -> bytes:
         """The last lines of a stream: the tool calls if there are any, then ``done``.
+
+        Args:
+            first_ns: from the request's arrival until the answer began.
 
         Raises:
             WireError: the stream ended before the engine said why it stopped.
@@ -69,9 +78,9 @@ class Translator:
         lines = b""
         if self._calls:
             lines = _line(self._object(Piece(), created_at, calls=self._tool_calls()))
-        return lines + _line(self._object(Piece(), created_at) | self._done(total_ns, load_ns))
+        return lines + _line(self._object(Piece(), created_at) | self._done(total_ns, first_ns))
 
-    def whole(self, body: bytes, *, created_at: str, total_ns: int, load_ns: int) -> dict[str, object]:
+    def whole(self, body: bytes, *, created_at: str, total_ns: int) -> dict[str, object]:
         """The one object of an answer that isn't streamed.
 
         Raises:
@@ -79,11 +88,12 @@ class Translator:
         """
         piece = self._read(_load(body))
         calls = self._tool_calls() if self._calls else None
-        return self._object(piece, created_at, calls=calls) | self._done(total_ns, load_ns)
+        work = sum(_duration_ns(self._timings.get(part)) or 0 for part in ("prompt_ms", "predicted_ms"))
+        return self._object(piece, created_at, calls=calls) | self._done(total_ns, total_ns, work_ns=work)
 
-    def loaded(self, *, created_at: str) -> dict[str, object]:
-        """The answer to an empty request, which only asks for the model to be there."""
-        return self._object(Piece(), created_at) | {"done": True, "done_reason": "load"}
+    def loaded(self, *, created_at: str, reason: str = "load") -> dict[str, object]:
+        """The answer to an empty request, which only asks for the model to be there, or gone (``unload``)."""
+        return self._object(Piece(), created_at) | {"done": True, "done_reason": reason}
 
     def _read(self, event: Mapping[str, object]) -> Piece:
         if event.get("error"):
@@ -109,16 +119,22 @@ class Translator:
         )
 
     def _add_call(self, fragment: Mapping[str, object]) -> None:
-        index = fragment.get("index")
-        call = self._calls.setdefault(index if isinstance(index, int) else len(self._calls), _Call())
-        function = _mapping(fragment.get("function"))
-        call.id = call.id or _text(fragment.get("id"))
+        index, given = fragment.get("index", 0), _text(fragment.get("id"))
+        number = self._numbers.get(index) if isinstance(index, int) else None
+        # a new id is a new call, whatever its index says: some engines give every call the same one (ollama#15457)
+        if number is None or (given and self._calls[number].id not in {"", given}):
+            number = len(self._calls)
+            self._calls.append(_Call())
+            if isinstance(index, int):
+                self._numbers[index] = number
+        call, function = self._calls[number], _mapping(fragment.get("function"))
+        call.id = call.id or given
         call.name += _text(function.get("name"))
         call.arguments += _text(function.get("arguments"))
 
     def _tool_calls(self) -> list[dict[str, object]]:
         shaped: list[dict[str, object]] = []
-        for index, call in sorted(self._calls.items()):
+        for index, call in enumerate(self._calls):
             try:
                 arguments = json.loads(call.arguments or "{}")
             except (ValueError, RecursionError):
@@ -147,7 +163,8 @@ class Translator:
         shaped["done"] = False
         return shaped
 
-    def _done(self, total_ns: int, load_ns: int) -> dict[str, object]:
+    def _done(self, total_ns: int, first_ns: int, *, work_ns: int | None = None) -> dict[str, object]:
+        """The figures of the last object. What the engine didn't work was waiting, for the model or in a queue."""
         cached, evaluated = self._timings.get("cache_n"), self._timings.get("prompt_n")
         prompt = evaluated + cached if isinstance(evaluated, int) and isinstance(cached, int) else evaluated
         counts = {
@@ -156,11 +173,12 @@ class Translator:
             "eval_count": self._usage.get("completion_tokens", self._timings.get("predicted_n")),
             "eval_duration": _duration_ns(self._timings.get("predicted_ms")),
         }
+        busy = (_duration_ns(self._timings.get("prompt_ms")) or 0) if work_ns is None else work_ns
         return {
             "done": True,
             "done_reason": "length" if self._finish == "length" else "stop",
             "total_duration": total_ns,
-            "load_duration": load_ns,
+            "load_duration": max(0, first_ns - busy),
             **{key: value for key, value in counts.items() if value is not None},
         }
 
@@ -178,6 +196,15 @@ def embeddings(body: bytes) -> list[list[float]]:
             raise WireError(engine_cut("the engine's answer holds something that is not an embedding"))
         vectors[index] = vector
     return [vectors[index] for index in sorted(vectors)]
+
+
+def shortened(vector: list[float], dimensions: int | None) -> list[float]:
+    """The first *dimensions* of it, of length 1 again: what Ollama does with models that were trained for it."""
+    if dimensions is None or dimensions >= len(vector):
+        return vector
+    kept = vector[:dimensions]
+    length = math.sqrt(sum(x * x for x in kept))
+    return [x / length for x in kept] if length else kept
 
 
 def embed_answer(

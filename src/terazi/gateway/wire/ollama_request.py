@@ -1,25 +1,30 @@
 """Ollama's requests, turned into requests to the engine's OpenAI endpoints.
 
 Differences that matter: ``stream`` is on unless it is turned off; tool arguments are objects there and text
-here; images are bare base64 there and data URIs here; options have other names. ``num_ctx`` is accepted and
-changes nothing: the context is what the plan loaded, and a request never reloads a model. ``keep_alive`` is
-accepted too; models stay until they are stopped. ``context`` (token ids of an earlier answer) is ignored,
-since no answer of this service hands them out.
+here; images are bare base64 there and data URIs here; options have other names. ``num_ctx`` changes nothing: the
+context is what the plan loaded, and a request never reloads a model (aider#3594). ``context`` (token ids of an
+earlier answer) is ignored, since no answer of this service hands them out.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final, TypeVar
+from typing import Final, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, JsonValue, ValidationError
+from pydantic import JsonValue
 
+from terazi.gateway.library import Preset
 from terazi.gateway.wire.errors import WireError, bad_request
+from terazi.gateway.wire.ollama_bodies import ChatBody, GenerateBody, Generation, Message, Options, ToolCall
 
 CHAT_PATH: Final = "/v1/chat/completions"
 TEXT_PATH: Final = "/v1/completions"
 INFILL_PATH: Final = "/infill"
 EMBED_PATH: Final = "/v1/embeddings"
+
+
+G = TypeVar("G", bound=Generation)
 
 
 class Shape(StrEnum):
@@ -31,147 +36,29 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCall:
-    """What to ask the engine. ``body`` is ``None`` when the request only wants the model to be loaded."""
+    """What to ask the engine. ``fields`` is ``None`` when the request only wants the model to be loaded."""
 
     shape: Shape
     path: str
-    body: bytes | None
+    fields: dict[str, object] | None
     stream: bool
 
-
-class _Body(BaseModel):
-    model_config = ConfigDict(extra="ignore", allow_inf_nan=False, frozen=True)
-
-
-def _none_if_empty(value: object) -> object:
-    return None if value in ("", [], {}) else value
-
-
-class Options(_Body):
-    """The options that mean something here; others are ignored, as Ollama does."""
-
-    num_predict: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    seed: int | None = None
-    stop: str | list[str] | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    mirostat: int | None = None
-    mirostat_tau: float | None = None
-    mirostat_eta: float | None = None
-
-
-class ToolFunction(_Body):
-    """The call inside a tool call."""
-
-    name: str
-    arguments: dict[str, JsonValue] = {}
-
-
-class ToolCall(_Body):
-    """One call that the model made earlier in the conversation."""
-
-    id: str | None = None
-    function: ToolFunction
-
-
-class Message(_Body):
-    """One message of a chat."""
-
-    role: str
-    content: str | None = None
-    thinking: str | None = None
-    images: list[str] | None = None
-    tool_calls: list[ToolCall] | None = None
-    tool_name: str | None = None
-    tool_call_id: str | None = None
-
-
-class Generation(_Body):
-    """What chat and generate have in common."""
-
-    model: str
-    stream: bool | None = None
-    format: Annotated[JsonValue, BeforeValidator(_none_if_empty)] = None
-    options: Options | None = None
-    think: bool | str | None = None
-    logprobs: bool | None = None
-    top_logprobs: int | None = None
-
-
-class ChatBody(Generation):
-    """``POST /api/chat``."""
-
-    messages: list[Message] | None = None
-    tools: list[dict[str, JsonValue]] | None = None
-
-
-class GenerateBody(Generation):
-    """``POST /api/generate``."""
-
-    prompt: str | None = None
-    suffix: str | None = None
-    system: str | None = None
-    template: str | None = None
-    raw: bool | None = None
-    images: list[str] | None = None
-
-
-class EmbedBody(_Body):
-    """``POST /api/embed``."""
-
-    model: str
-    input: str | list[str] = []
-    dimensions: int | None = None
-
-
-class EmbeddingsBody(_Body):
-    """``POST /api/embeddings``, the older one."""
-
-    model: str
-    prompt: str = ""
-
-
-class ShowBody(_Body):
-    """``POST /api/show``; ``name`` is what older clients send."""
-
-    model: str | None = None
-    name: str | None = None
-
-
-B = TypeVar("B", bound=_Body)
-
-
-def read_body(kind: type[B], raw: bytes) -> B:
-    """*raw* as a *kind*.
-
-    Raises:
-        WireError: 400 with the first thing that is wrong.
-    """
-    try:
-        return kind.model_validate_json(raw)
-    except ValidationError as problem:
-        first = problem.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise WireError(bad_request(f"{where}: {first['msg']}" if where else first["msg"])) from problem
+    @property
+    def body(self) -> bytes | None:
+        """``fields`` as they go to the engine."""
+        return None if self.fields is None else json.dumps(self.fields).encode()
 
 
 def chat_call(body: ChatBody, *, model: str) -> EngineCall:
     """Turn a chat into the engine's chat; *model* is the id that the engine serves it under."""
     stream = body.stream is not False
     if not body.messages:
-        return EngineCall(shape=Shape.CHAT, path=CHAT_PATH, body=None, stream=stream)
+        return EngineCall(shape=Shape.CHAT, path=CHAT_PATH, fields=None, stream=stream)
     asked: dict[str, object] = {"model": model, "messages": _messages(body.messages)}
     if body.tools:
         asked["tools"] = body.tools
     asked |= _chat_settings(body)
-    return EngineCall(shape=Shape.CHAT, path=CHAT_PATH, body=_dump(asked, stream=stream), stream=stream)
+    return EngineCall(shape=Shape.CHAT, path=CHAT_PATH, fields=_streaming(asked, stream=stream), stream=stream)
 
 
 def generate_call(body: GenerateBody, *, model: str) -> EngineCall:
@@ -180,8 +67,10 @@ def generate_call(body: GenerateBody, *, model: str) -> EngineCall:
     path, asked = CHAT_PATH, {"model": model}
     if body.template:
         raise WireError(bad_request("'template' can't be given with a request: the model's own is used"))
+    if body.raw and body.system:
+        raise WireError(bad_request("raw mode does not support template, system, or context"))
     if not body.prompt and not body.suffix:
-        return EngineCall(shape=Shape.GENERATE, path=path, body=None, stream=stream)
+        return EngineCall(shape=Shape.GENERATE, path=path, fields=None, stream=stream)
     prompt = body.prompt or ""
     if (body.raw or body.suffix) and body.images:
         raise WireError(bad_request("'images' can't go with 'raw' or 'suffix'"))
@@ -197,25 +86,55 @@ def generate_call(body: GenerateBody, *, model: str) -> EngineCall:
         messages.append(Message(role="user", content=prompt, images=body.images))
         settings = {"messages": _messages(messages), **_chat_settings(body)}
     return EngineCall(
-        shape=Shape.GENERATE, path=path, body=_dump({**asked, **settings}, stream=stream), stream=stream
+        shape=Shape.GENERATE, path=path, fields=_streaming({**asked, **settings}, stream=stream), stream=stream
     )
 
 
-def embed_call(texts: str | list[str], *, model: str, dimensions: int | None = None) -> bytes | None:
-    """The engine's embeddings request; ``None`` when there is nothing to embed."""
-    if not texts:
+def with_preset(body: G, preset: Preset) -> G:
+    """*body*, with what *preset* says where the request says nothing."""
+    given = {} if body.options is None else body.options.model_dump(exclude_none=True)
+    update: dict[str, object] = {"options": Options.model_validate({**preset.parameters, **given})}
+    if isinstance(body, GenerateBody):
+        if preset.system and body.system is None and not body.raw:
+            update["system"] = preset.system
+    elif isinstance(body, ChatBody) and body.messages:
+        told = [Message.model_validate(message) for message in preset.messages]
+        if preset.system and not any(message.role == "system" for message in (*told, *body.messages)):
+            told.insert(0, Message(role="system", content=preset.system))
+        update["messages"] = [*told, *body.messages]
+    return body.model_copy(update=update)
+
+
+def without_oldest(fields: Mapping[str, object], drop: int) -> dict[str, object] | None:
+    """A chat without its *drop* oldest messages: system messages and the last one stay, and no tool result stays
+    without its call. None if there aren't so many.
+
+    This is how Ollama makes a chat fit that is longer than the context (``server/prompt.go:chatPrompt``).
+    """
+    messages = fields.get("messages")
+    if not isinstance(messages, list):
         return None
-    asked: dict[str, object] = {"model": model, "input": texts, "encoding_format": "float"}
-    if dimensions is not None:
-        asked["dimensions"] = dimensions
-    return json.dumps(asked).encode()
+    oldest = [i for i, message in enumerate(messages[:-1]) if message.get("role") != "system"]
+    if drop > len(oldest):
+        return None
+    gone = set(oldest[:drop])
+    for i in oldest[drop:]:
+        if messages[i].get("role") != "tool":
+            break
+        gone.add(i)
+    return {**fields, "messages": [message for i, message in enumerate(messages) if i not in gone]}
 
 
-def _dump(asked: dict[str, object], *, stream: bool) -> bytes:
+def embed_fields(texts: str | list[str] | list[str | list[int]], *, model: str) -> dict[str, object] | None:
+    """The engine's embeddings request; ``None`` when there is nothing to embed. A text may be token ids."""
+    return {"model": model, "input": texts, "encoding_format": "float"} if texts else None
+
+
+def _streaming(asked: dict[str, object], *, stream: bool) -> dict[str, object]:
     asked["stream"] = stream
     if stream:
         asked["stream_options"] = {"include_usage": True}
-    return json.dumps(asked).encode()
+    return asked
 
 
 def _chat_settings(body: Generation) -> dict[str, object]:
@@ -245,7 +164,7 @@ def _text_settings(body: Generation) -> dict[str, object]:
 def _sampling(options: Options | None) -> dict[str, object]:
     if options is None:
         return {}
-    asked: dict[str, object] = options.model_dump(exclude_none=True, exclude={"num_predict", "seed"})
+    asked: dict[str, object] = options.model_dump(exclude_none=True, exclude={"num_ctx", "num_predict", "seed"})
     # Ollama's "no limit" (-1) and "fill the context" (-2) are what an engine does without a limit
     if options.num_predict is not None and options.num_predict > 0:
         asked["max_tokens"] = options.num_predict

@@ -1,7 +1,9 @@
 """OpenAI's shapes: the envelope of a request, the model list, and how a stream must end."""
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from terazi.gateway.backend import ModelCard
 from terazi.gateway.wire.errors import WireError, bad_request
@@ -12,10 +14,14 @@ TAIL_BYTES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What the gateway reads of a request: which model is meant (``None``: not said), and if it streams."""
+    """What the gateway reads of a request: which model is meant (``None``: not said), and if it streams.
+
+    ``fields`` is the whole body, parsed.
+    """
 
     model: str | None
     stream: bool
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 def read_envelope(raw: bytes) -> Envelope:
@@ -35,7 +41,7 @@ def read_envelope(raw: bytes) -> Envelope:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         raise WireError(bad_request("'model' must be a text"))
-    return Envelope(model=model or None, stream=body.get("stream") is True)
+    return Envelope(model=model or None, stream=body.get("stream") is True, fields=body)
 
 
 def model_entry(card: ModelCard) -> dict[str, object]:

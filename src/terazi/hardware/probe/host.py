@@ -37,7 +37,7 @@ def read_host(tree: Tree) -> Host:
         notes.append("/proc/meminfo can't be read, so no RAM is counted on")
     cgroup, mounts = tree.text("proc/self/cgroup") or "", tree.text("proc/self/mountinfo") or ""
     cores = _count_cores(tree, cpu, find_folder("cpu", cgroup, mounts), notes)
-    limit = _read_memory_limit(tree, find_folder("memory", cgroup, mounts))
+    limit = read_memory_limit(tree, find_folder("memory", cgroup, mounts))
     if limit is not None and limit.limit_bytes >= memory.total_bytes:
         limit = None  # it binds nothing
     numa = _read_numa(tree)
@@ -84,7 +84,8 @@ def _count_cores(tree: Tree, cpu: CpuInfo, folder: GroupFolder | None, notes: li
     return allowed
 
 
-def _read_memory_limit(tree: Tree, folder: GroupFolder | None) -> MemoryLimit | None:
+def read_memory_limit(tree: Tree, folder: GroupFolder | None) -> MemoryLimit | None:
+    """The tightest limit of the groups that this process is in; None without any."""
     if folder is None:
         return None
     if folder.version == 1:

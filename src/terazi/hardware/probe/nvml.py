@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     import subprocess
 
+    from terazi.hardware.parse_nvml import NvmlReport
+
 _CHILD: Final = __file__.rpartition("/")[0] + "/nvml_child.py"
 _MAX_OUTPUT: Final = 1024 * 1024
 #: How long a killed child may take to disappear; one that sleeps inside the driver can't be reaped sooner.
@@ -80,6 +82,15 @@ def ask_driver(deadline_s: float) -> ChildAnswer:
     return ChildAnswer(text=got.decode(errors="replace"), failure=failure)
 
 
+def read_cards(*, root: str = "/", deadline_s: float = 5.0) -> "NvmlReport | None":
+    """The cards and who computes on them, as the driver says now; None without a driver. It starts a process."""
+    if not driver_present(root):
+        return None
+    from terazi.hardware.parse_nvml import parse_nvml
+
+    return parse_nvml(ask_driver(deadline_s).text)
+
+
 def read_process_memory(
     pid: int, *, root: str = "/", deadline_s: float = 5.0
 ) -> tuple[tuple[str, int], ...] | None:
@@ -87,11 +98,9 @@ def read_process_memory(
 
     In a container the driver may name processes by the host's numbers, and then says nothing here.
     """
-    if not driver_present(root):
+    report = read_cards(root=root, deadline_s=deadline_s)
+    if report is None:
         return None
-    from terazi.hardware.parse_nvml import parse_nvml
-
-    report = parse_nvml(ask_driver(deadline_s).text)
     ids = {gpu.index: f"CUDA{place}" for place, gpu in enumerate(report.gpus)}
     found = tuple((ids[index], used) for index, its, used in report.processes if its == pid and index in ids)
     return found or None

@@ -70,6 +70,8 @@ def _tell_gpu(index: int, handle: object) -> None:
         pcie_gen_max=_ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
         pcie_width_max=_ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
         pcie_width_current=_ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth, handle),
+        temperature_c=_ask(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU),
+        slowed=_ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle),
         mig=isinstance(mig, list | tuple) and bool(mig) and mig[0] == 1,
         **_ask_memory(handle),
     )

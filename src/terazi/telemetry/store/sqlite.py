@@ -40,6 +40,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )""",
         "CREATE INDEX speed_of_model ON speed (machine, model, id)",
     ),
+    (
+        """CREATE TABLE usage (
+            day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL,
+            failed INTEGER NOT NULL, prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
+            output_tokens INTEGER NOT NULL, seconds REAL NOT NULL, PRIMARY KEY (day, key, model)
+        ) WITHOUT ROWID""",
+    ),
 )
 BUSY_S = 5.0
 KEEP_S = 366 * 24 * 3600.0

@@ -15,6 +15,7 @@ from terazi.gateway.wire.errors import (
     render,
     render_headers,
     sse_event,
+    status_of,
     unknown_model,
 )
 
@@ -23,6 +24,8 @@ from terazi.gateway.wire.errors import (
     ("path", "api"),
     [
         ("/v1/models", Api.OPENAI),
+        ("/v1/messages", Api.ANTHROPIC),
+        ("/v1/messages/count_tokens", Api.ANTHROPIC),
         ("/api/chat", Api.OLLAMA),
         ("/", Api.OLLAMA),
         ("/healthz", Api.OWN),
@@ -37,7 +40,36 @@ def test_shapes() -> None:
     fault = unknown_model("x", ["a", "b"])
     assert json.loads(render(Api.OPENAI, fault))["error"]["code"] == "model_not_found"
     assert json.loads(render(Api.OLLAMA, fault)) == {"error": "model 'x' not found; served here: a, b"}
+    assert json.loads(render(Api.ANTHROPIC, fault)) == {
+        "type": "error",
+        "error": {"type": "not_found_error", "message": fault.message},
+    }
     assert "none" in unknown_model("x", []).message
+
+
+@pytest.mark.parametrize(
+    ("status", "shown", "kind"),
+    [
+        (400, 400, "invalid_request_error"),
+        (401, 401, "authentication_error"),
+        (403, 403, "permission_error"),
+        (405, 405, "invalid_request_error"),
+        (413, 413, "request_too_large"),
+        (429, 429, "rate_limit_error"),
+        (500, 500, "api_error"),
+        (502, 502, "api_error"),
+        (503, 529, "overloaded_error"),
+        (504, 504, "timeout_error"),
+    ],
+)
+def test_anthropic_has_words_and_a_status_of_its_own(status: int, shown: int, kind: str) -> None:
+    fault = Fault(status=status, message="m")
+    assert status_of(Api.ANTHROPIC, fault) == shown
+    assert status_of(Api.OPENAI, fault) == status
+    assert json.loads(render(Api.ANTHROPIC, fault))["error"]["type"] == kind
+    name, data = sse_event(fault, api=Api.ANTHROPIC).strip().split(b"\n")
+    assert name == b"event: error"
+    assert json.loads(data.removeprefix(b"data: "))["type"] == "error"
 
 
 def test_headers() -> None:

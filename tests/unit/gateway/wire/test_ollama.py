@@ -38,12 +38,12 @@ def test_tagged(name: str, tagged: str) -> None:
 
 
 def test_the_client_reads_tags_ps_and_show() -> None:
-    tags = client.ListResponse.model_validate(ollama.tags([CARD])).models[0]
+    tags = client.ListResponse.model_validate(ollama.tags([CARD], [])).models[0]
     assert tags.model == "acme/scale-135m:latest"
     assert tags.size == CARD.size_bytes
     assert tags.details is not None
     assert tags.details.parameter_size == "134.52M"
-    loaded = client.ProcessResponse.model_validate(ollama.ps([StubBackend(1)])).models[0]
+    loaded = client.ProcessResponse.model_validate(ollama.ps([(StubBackend(1), None)])).models[0]
     assert loaded.context_length == 2048
     assert loaded.expires_at is not None
     assert loaded.expires_at.year > 2100

@@ -7,7 +7,7 @@ import ollama as client
 import pytest
 
 from terazi.gateway.wire.errors import WireError
-from terazi.gateway.wire.ollama_answer import Translator, embed_answer, embeddings
+from terazi.gateway.wire.ollama_answer import Translator, embed_answer, embeddings, shortened
 from terazi.gateway.wire.ollama_request import Shape
 
 NOW = "2026-11-30T10:00:00+00:00"
@@ -28,7 +28,7 @@ def end_of(finish: str = "stop") -> list[bytes]:
 def lines(events: list[bytes], shape: Shape = Shape.CHAT) -> list[dict[str, object]]:
     translator = Translator(shape=shape, model="m:latest")
     raw = b"".join(translator.feed(event, created_at=NOW) for event in events)
-    raw += translator.end(created_at=NOW, total_ns=9, load_ns=1)
+    raw += translator.end(created_at=NOW, total_ns=9, first_ns=7_000_000)
     return [cast("dict[str, object]", json.loads(line)) for line in raw.splitlines()]
 
 
@@ -47,7 +47,7 @@ def test_a_chat_stream() -> None:
         ("", None, True),
     ]
     last = read[-1]
-    assert (last.done_reason, last.total_duration, last.load_duration) == ("stop", 9, 1)
+    assert (last.done_reason, last.total_duration, last.load_duration) == ("stop", 9, 525_000)
     assert (last.prompt_eval_count, last.prompt_eval_duration) == (32, 6_475_000)
     assert (last.eval_count, last.eval_duration) == (3, 12_283_000)
     assert last.model == "m:latest"
@@ -86,6 +86,29 @@ def test_tool_calls_come_whole_with_objects_as_arguments() -> None:
     assert read[1]["done_reason"] == "stop"
 
 
+def test_calls_that_share_an_index_are_told_apart_by_their_ids() -> None:
+    """As Ollama's and some vLLM parsers' streams have it (ollama#15457)."""
+    fragments = [
+        {"index": 0, "id": "c0", "function": {"name": "scale", "arguments": '{"n": 1}'}},
+        {"index": 0, "id": "c1", "function": {"name": "scale", "arguments": '{"n": 2}'}},
+    ]
+    read = lines([delta(tool_calls=fragments), *end_of("tool_calls")])
+    calls = cast("list[dict[str, dict[str, object]]]", read[0]["message"]["tool_calls"])  # type: ignore[index]
+    assert [(c["function"]["index"], c["function"]["arguments"]) for c in calls] == [(0, {"n": 1}), (1, {"n": 2})]
+
+
+def test_a_waiting_line_adds_nothing() -> None:
+    line = Translator(shape=Shape.CHAT, model="m").waiting(created_at=NOW)
+    read = client.ChatResponse.model_validate_json(line)
+    assert (read.message.content, read.done) == ("", False)
+
+
+def test_an_embedding_is_shortened_to_length_one() -> None:
+    assert shortened([3.0, 4.0, 5.0], 2) == pytest.approx([0.6, 0.8])
+    assert shortened([3.0, 4.0], 2) == [3.0, 4.0]
+    assert shortened([0.0, 0.0, 1.0], 2) == [0.0, 0.0]
+
+
 def test_a_tool_call_that_was_cut_is_an_error() -> None:
     fragment = {"index": 0, "id": "c0", "function": {"name": "scale", "arguments": '{"what":'}}
     with pytest.raises(WireError, match="scale"):
@@ -113,7 +136,7 @@ def test_a_whole_answer() -> None:
     body = {"choices": [{"finish_reason": "tool_calls", "index": 0, "message": message}], "usage": USAGE}
     translator = Translator(shape=Shape.CHAT, model="m")
     read = client.ChatResponse.model_validate(
-        translator.whole(json.dumps(body).encode(), created_at=NOW, total_ns=5, load_ns=0)
+        translator.whole(json.dumps(body).encode(), created_at=NOW, total_ns=5)
     )
     assert read.message.content == "hi"
     assert read.message.tool_calls is not None

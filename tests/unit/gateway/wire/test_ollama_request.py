@@ -5,16 +5,17 @@ from typing import cast
 
 import pytest
 
+from terazi.gateway.library import Preset
+from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import WireError
+from terazi.gateway.wire.ollama_bodies import ChatBody, EmbedBody, GenerateBody, parse_keep_alive
 from terazi.gateway.wire.ollama_request import (
-    ChatBody,
-    EmbedBody,
     EngineCall,
-    GenerateBody,
     chat_call,
-    embed_call,
+    embed_fields,
     generate_call,
-    read_body,
+    with_preset,
+    without_oldest,
 )
 
 
@@ -146,7 +147,7 @@ def test_generate_takes_three_ways() -> None:
         {"role": "system", "content": "be kind"},
         {"role": "user", "content": "hi"},
     ]
-    raw = generate(prompt="hi", raw=True, system="ignored")
+    raw = generate(prompt="hi", raw=True)
     assert raw.path == "/v1/completions"
     assert sent(raw)["prompt"] == "hi"
     fill = generate(prompt="def f(", suffix="return 1")
@@ -160,8 +161,8 @@ def test_empty_means_load() -> None:
     assert generate(prompt="").body is None
     assert chat(messages=[]).body is None
     assert chat_call(read_body(ChatBody, b'{"model": "m"}'), model="m").body is None
-    assert embed_call([], model="m") is None
-    assert embed_call("", model="m") is None
+    assert embed_fields([], model="m") is None
+    assert embed_fields("", model="m") is None
 
 
 def test_what_cannot_be_done_is_said() -> None:
@@ -169,6 +170,10 @@ def test_what_cannot_be_done_is_said() -> None:
         generate(prompt="x", template="{{ .Prompt }}")
     with pytest.raises(WireError, match="images"):
         generate(prompt="x", raw=True, images=["aa"])
+    with pytest.raises(WireError, match="raw mode"):
+        generate(prompt="x", raw=True, system="y")
+    with pytest.raises(WireError, match="top_logprobs"):
+        generate(prompt="x", top_logprobs=21)
 
 
 @pytest.mark.parametrize(
@@ -193,6 +198,81 @@ def test_junk_is_a_clean_400(raw: bytes, told: str) -> None:
 
 def test_embed() -> None:
     body = read_body(EmbedBody, b'{"model": "m", "input": ["a", "b"], "truncate": true}')
-    call = embed_call(body.input, model="served", dimensions=body.dimensions)
-    assert call is not None
-    assert json.loads(call) == {"model": "served", "input": ["a", "b"], "encoding_format": "float"}
+    asked = embed_fields(body.input, model="served")
+    assert asked == {"model": "served", "input": ["a", "b"], "encoding_format": "float"}
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        (0, 0.0),
+        ("0", 0.0),
+        (-1, None),
+        ("-1", None),
+        ("-1m", None),
+        (300, 300.0),
+        ("5m", 300.0),
+        ("1h30m", 5400.0),
+        ("1.5h", 5400.0),
+        ("200ms", 0.2),
+        ("24h0m0s", 86400.0),
+    ],
+)
+def test_keep_alive(given: object, seconds: float | None) -> None:
+    assert parse_keep_alive(given) == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize("given", ["soon", "", "5 m", "m", "5mm5", "nan", [], {}, True, "1h-2m"])
+def test_keep_alive_that_is_none(given: object) -> None:
+    with pytest.raises(WireError, match="keep_alive"):
+        parse_keep_alive(given)
+
+
+PRESET = Preset(
+    name="mario:latest",
+    base="served",
+    modified="2026-11-30T10:00:00+00:00",
+    system="You are Mario.",
+    parameters={"temperature": 0.1, "stop": ["x"], "num_ctx": 64},
+    messages=({"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me."}),
+)
+
+
+def test_a_preset_fills_what_the_request_leaves_open() -> None:
+    body = read_body(
+        ChatBody,
+        b'{"model": "mario", "messages": [{"role": "user", "content": "hi"}], "options": {"temperature": 0}}',
+    )
+    asked = sent(chat_call(with_preset(body, PRESET), model="served"))
+    told = cast("list[dict[str, str]]", asked["messages"])
+    assert [(m["role"], m["content"]) for m in told] == [
+        ("system", "You are Mario."),
+        ("user", "Who?"),
+        ("assistant", "Me."),
+        ("user", "hi"),
+    ]
+    assert (asked["temperature"], asked["stop"]) == (0, ["x"])
+    own = read_body(ChatBody, b'{"model": "m", "messages": [{"role": "system", "content": "You are Luigi."}]}')
+    assert "Mario" not in json.dumps(sent(chat_call(with_preset(own, PRESET), model="served")))
+    plain = read_body(GenerateBody, b'{"model": "m", "prompt": "hi"}')
+    asked = sent(generate_call(with_preset(plain, PRESET), model="served"))
+    assert cast("list[dict[str, str]]", asked["messages"])[0]["content"] == "You are Mario."
+    raw = read_body(GenerateBody, b'{"model": "m", "prompt": "hi", "raw": true}')
+    assert "Mario" not in json.dumps(sent(generate_call(with_preset(raw, PRESET), model="served")))
+    empty = read_body(ChatBody, b'{"model": "m", "messages": []}')
+    assert chat_call(with_preset(empty, PRESET), model="served").body is None
+
+
+def test_a_long_chat_loses_its_oldest_messages_first() -> None:
+    roles = ["system", "user", "assistant", "tool", "user", "assistant", "user"]
+    fields = {"messages": [{"role": role, "content": str(i)} for i, role in enumerate(roles)]}
+
+    def left(drop: int) -> str | None:
+        found = without_oldest(fields, drop)
+        messages = cast("list[dict[str, str]]", found["messages"]) if found else None
+        return None if messages is None else "".join(message["content"] for message in messages)
+
+    assert left(1) == "023456"
+    assert left(2) == "0456", "a tool's result went with its call"
+    assert left(5) == "06"
+    assert left(6) is None, "the system message and the last one stay"

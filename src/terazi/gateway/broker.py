@@ -1,0 +1,352 @@
+"""Answers calls: a place in an engine, the request sent, the answer passed on, and what follows if that breaks.
+
+    answer(call, sink):  seats.enter ─▶ seat ─▶ links.send ─▶ relay ─▶ sink
+                              ▲                          │
+                              └── policy.resume ◀── lost ┘
+
+It executes what ``policy.resume`` decides. An engine's death costs its clients time and nothing else, as far as
+that can be done correctly; where it can't, the client is told so.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from terazi.gateway.account import CLIENT_GONE, Account, Attempt, Outcome
+from terazi.gateway.backend import Backend
+from terazi.gateway.call import Call, Sink
+from terazi.gateway.journal import Journal
+from terazi.gateway.ports import Links, Seats, Ticket
+from terazi.gateway.relay import HEARTBEAT_S, Ending, Relay, Result
+from terazi.gateway.run import Run, blameless, why_lost
+from terazi.gateway.traffic import Traffic
+from terazi.gateway.wire.carry_on import continuation, count_request, limit_of, read_tokens
+from terazi.gateway.wire.errors import (
+    Fault,
+    WireError,
+    deadline_passed,
+    engine_cut,
+    engine_down,
+    poisonous,
+    server_error,
+    shutting_down,
+)
+from terazi.gateway.wire.stitch import Stitcher, ending, seam
+from terazi.gateway.wire.transcript import Transcript
+from terazi.policy.resume import (
+    LLAMA_CPP,
+    Continue,
+    Finish,
+    GiveUp,
+    Hold,
+    Quarantine,
+    Replay,
+    binds,
+    hold_of,
+    next_step,
+    powers_of,
+)
+
+_log = logging.getLogger(__name__)
+
+#: How long engines may be out of reach, or say that they are loading, although they are said to be ready.
+_UNREACHED_S: Final = 5.0
+#: So many times as patient once the client has a part of its answer.
+_BEGUN_PATIENCE: Final = 12
+_LONGEST_PAUSE_S: Final = 1.0
+_TOKENIZE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """What goes to the next engine, and what makes its answer fit behind what was sent."""
+
+    body: bytes
+    stitcher: Stitcher | None = None
+    seam: bytes = b""
+
+
+class NoAccount:
+    """Nobody keeps account."""
+
+    def closed(self, call: Call, outcome: Outcome) -> None:
+        """As ``Account`` has it."""
+
+
+class Broker:
+    """The one place that knows an answer's whole life.
+
+    Args:
+        seats: who gives out places in engines.
+        links: the way to them.
+        traffic: what is in flight; a drain waits for it and then cuts it.
+        journal: what was accepted and sent; one that keeps nothing on disk if None.
+        account: is told of each call's end.
+        heartbeat_s: a stream that was silent for so long, or for twice as long at most, says how it stands.
+        unreached_s: how long an engine that is said to be ready may be out of reach before its calls are given up;
+            those that wait for an engine which isn't said to be ready wait as long as their queue lets them.
+    """
+
+    def __init__(
+        self,
+        seats: Seats,
+        links: Links,
+        traffic: Traffic,
+        *,
+        journal: Journal | None = None,
+        account: Account | None = None,
+        heartbeat_s: float = HEARTBEAT_S,
+        unreached_s: float = _UNREACHED_S,
+    ) -> None:
+        self._seats = seats
+        self._links = links
+        self._traffic = traffic
+        self._journal = journal if journal is not None else Journal()
+        self._account: Account = account if account is not None else NoAccount()
+        self._heartbeat_s = heartbeat_s
+        self._unreached_s = unreached_s
+        self._quarantine = Quarantine()
+        self._probation: dict[str, asyncio.Lock] = {}
+
+    async def answer(self, call: Call, sink: Sink) -> None:
+        """Answer *call* into *sink*; returns when the sink has its end or its fault.
+
+        To cancel it is to say that the client left: the engine is freed at once.
+        """
+        run = Run(call, self._journal.accept(call))
+        relay = Relay(call, sink, run.entry, headers=run.headers, words=run.words)
+        try:
+            with self._traffic.entering():
+                self._refuse_poison(call)
+                run.ticket = self._seats.enter(call)
+                if call.stream:
+                    relay.beat(self._heartbeat_s)
+                async with asyncio.timeout_at(_deadline(call)):
+                    await self._serve(run, relay, run.ticket)
+        except WireError as error:
+            relay.fail(error.fault)
+        except TimeoutError:
+            relay.fail(deadline_passed(call.deadline_s))
+        except asyncio.CancelledError:
+            if not self._traffic.cutting:
+                relay.status = CLIENT_GONE
+                raise
+            relay.fail(shutting_down())
+        except Exception:
+            _log.exception("answering request %s failed", call.id)
+            relay.fail(server_error())
+        finally:
+            relay.close()
+            if run.ticket is not None:
+                run.ticket.leave(relay.tokens)
+            self._close(run, relay)
+
+    # --- attempt after attempt --------------------------------------------------------------------------
+
+    async def _serve(self, run: Run, relay: Relay, ticket: Ticket) -> None:
+        while True:
+            backend = await ticket.seat()
+            with backend.tracking(run.call.id) as relay.flight:
+                sending = await self._prepare(run, relay, backend)
+                if sending is None:
+                    return
+                result = await self._attempt(run, relay, backend, sending)
+            if result.ending is Ending.DONE:
+                return
+            await self._recover(run, relay, ticket, backend, result)
+
+    async def _prepare(self, run: Run, relay: Relay, backend: Backend) -> _Sending | None:
+        """What to send to *backend*; None if the answer is at its end without it."""
+        call = run.call
+        if run.suspect is not None:
+            (died, got_on), run.suspect = run.suspect, None
+            run.strikes.died(got_on=got_on, from_outside=blameless(died))
+            if run.strikes.out:
+                self._quarantine.put(_digest(call), asyncio.get_running_loop().time())
+                _log.warning("request %s is quarantined: engines died under it", call.id)
+                raise WireError(poisonous())
+        if not run.lost:
+            return _Sending(call.body)
+        script, powers = run.entry.script(), powers_of(backend.card.engine)
+        told = script.told(lost_track=run.entry.lost_track)
+        step = next_step(run.shape, told, powers, resume=call.resume, replayed=run.replayed)
+        run.steps.append(step.word)
+        match step:
+            case GiveUp(why=why):
+                raise WireError(_cut(why, run))
+            case Finish():
+                self._finish(relay, script)
+                return None
+            case Replay():
+                return _Sending(call.body, Stitcher(script, resumed=relay.seams + 1, replay=True), seam(script))
+            case Continue():
+                tokens = await self._tokens(backend, call.model, script)
+                spent = script.pieces if tokens is None else len(tokens)
+                limit = limit_of(call.fields)
+                if limit is not None and spent >= limit:
+                    self._finish(relay, script, reason="length")
+                    return None
+                body = continuation(call.fields, run.shape, powers, script, tokens=tokens, spent=spent)
+                return _Sending(body, Stitcher(script, spent=spent, resumed=relay.seams + 1), seam(script))
+            case _:  # run again: only the opening may have been sent
+                return _Sending(call.body, Stitcher(script, resumed=relay.seams) if script.begun else None)
+
+    async def _attempt(self, run: Run, relay: Relay, backend: Backend, sending: _Sending) -> Result:
+        """Send it and hear how it came out."""
+        call, loop = run.call, asyncio.get_running_loop()
+        hold = Hold.NOTHING
+        if call.stream and binds(call.fields):
+            hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
+        async with self._alone(run) as release:
+            began = loop.time()
+            future = relay.arm(hold=hold, stitcher=sending.stitcher, seam=sending.seam, on_first=release)
+            try:
+                relay.attach(
+                    self._links.send(backend, call.path, sending.body, call.content_type, relay, stream=call.stream)
+                )
+                result = await future
+            except asyncio.CancelledError:
+                run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time()))
+                raise
+            finally:
+                relay.detach()
+        lost = None if result.ending is Ending.DONE else result.reason
+        run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time(), lost=lost))
+        return result
+
+    async def _recover(self, run: Run, relay: Relay, ticket: Ticket, backend: Backend, result: Result) -> None:
+        """An attempt came to nothing: what that means for the next.
+
+        Raises:
+            WireError: there is no next.
+        """
+        now = asyncio.get_running_loop().time()
+        if result.ending is Ending.DIVERGED:
+            run.replayed = True
+            return  # the engine is well, and keeps its place for the continuation
+        _log.warning("request %s at %s: %s", run.call.id, backend.replica, result.reason)
+        if result.ending is Ending.REFUSED:
+            raise WireError(_cut(f"another would not continue it: {result.reason}", run))
+        if result.ending is Ending.BROKE:
+            run.lost, run.suspect, run.unreached_since = True, (backend, relay.got_on), None
+            run.pause_s = run.FIRST_PAUSE_S
+            await self._settle_early(run, backend)
+        else:
+            run.unreached_since = run.unreached_since or now
+            patience_s = self._unreached_s * (_BEGUN_PATIENCE if relay.begun else 1)
+            if now - run.unreached_since >= patience_s:
+                raise WireError(engine_cut(result.reason) if relay.begun else engine_down(result.reason))
+        run.broke_off = True
+        if result.ending is not Ending.STARTING:
+            ticket.lost()
+        # A killed engine's port still accepts for a moment, and its supervisor needs one to see that it is gone.
+        await asyncio.sleep(run.pause_s)
+        run.pause_s = min(run.pause_s * 2, _LONGEST_PAUSE_S)
+
+    async def _settle_early(self, run: Run, backend: Backend) -> None:
+        """Don't let a client wait for another engine if none could help it."""
+        told = run.entry.script().told(lost_track=run.entry.lost_track)
+        step = next_step(run.shape, told, LLAMA_CPP, resume=run.call.resume, replayed=run.replayed)
+        if isinstance(step, GiveUp):
+            run.steps.append(step.word)
+            run.death = await why_lost(backend)
+            raise WireError(_cut(step.why, run))
+
+    def _finish(self, relay: Relay, script: Transcript, *, reason: str = "stop") -> None:
+        """The client has all of the text: only its end is missing."""
+        relay.finish(ending(script, reason=reason, resumed=relay.seams))
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, run: Run) -> AsyncIterator[Callable[[], None] | None]:
+        """A request under which an engine died gets on alone among such: or the next death would tell nothing."""
+        if not run.strikes.count:
+            yield None
+            return
+        lock = self._probation.setdefault(run.call.model, asyncio.Lock())
+        await lock.acquire()
+        held = True
+
+        def release() -> None:
+            nonlocal held
+            if held:
+                held = False
+                lock.release()
+
+        try:
+            yield release
+        finally:
+            release()
+
+    async def _tokens(self, backend: Backend, model: str, script: Transcript) -> list[int] | None:
+        """The tokens of what was sent, by the engine's count; None if it doesn't say."""
+        if script.ids is not None:
+            return script.ids
+        ear = _Ear()
+        question = count_request(script.reasoning + script.content, model)
+        exchange = self._links.send(backend, "/tokenize", question, "application/json", ear)
+        try:
+            async with asyncio.timeout(_TOKENIZE_S):
+                return read_tokens(await ear.heard)
+        except TimeoutError:
+            return None
+        finally:
+            exchange.abort()
+
+    # --- around it --------------------------------------------------------------------------------------
+
+    def _refuse_poison(self, call: Call) -> None:
+        if len(self._quarantine) and self._quarantine.holds(_digest(call), asyncio.get_running_loop().time()):
+            raise WireError(poisonous())
+
+    def _close(self, run: Run, relay: Relay) -> None:
+        outcome = Outcome(
+            status=relay.status or CLIENT_GONE,
+            code=relay.code,
+            began=relay.first_at,
+            ended=asyncio.get_running_loop().time(),
+            attempts=tuple(run.attempts),
+            resumed=tuple(run.steps),
+            head=relay.first_bytes,
+            tail=relay.last_bytes(),
+        )
+        run.entry.close(relay.code or str(outcome.status))
+        self._account.closed(run.call, outcome)
+
+
+class _Ear:
+    """Hears a small answer to its end; empty if there is none."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._status = 0
+        self._parts: list[bytes] = []
+
+    def head(self, status: int, content_type: str, stream: bool) -> None:  # noqa: FBT001, ARG002 - as Receiver has it
+        self._status = status
+
+    def data(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def done(self) -> None:
+        if not self.heard.done():
+            self.heard.set_result(b"".join(self._parts) if self._status == 200 else b"")
+
+    def lost(self, reason: str, begun: bool) -> None:  # noqa: FBT001, ARG002 - as Receiver has it
+        if not self.heard.done():
+            self.heard.set_result(b"")
+
+
+def _deadline(call: Call) -> float | None:
+    return None if call.deadline_s is None else call.arrived + call.deadline_s
+
+
+def _digest(call: Call) -> bytes:
+    return hashlib.blake2b(call.path.encode() + b"\0" + call.body, digest_size=16).digest()
+
+
+def _cut(why: str, run: Run) -> Fault:
+    return engine_cut(f"{run.death or 'the engine stopped'} before the answer was complete, and {why}")

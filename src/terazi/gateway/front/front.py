@@ -1,0 +1,199 @@
+"""What stands behind all connections: the gate, the hot paths, and the way to aiohttp for all else."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from terazi.gateway.access import origin_allowed
+from terazi.gateway.call import Call, Flow
+from terazi.gateway.calling import make_call
+from terazi.gateway.desk import Desk, Tab
+from terazi.gateway.front.connection import Connection, Pending
+from terazi.gateway.front.head import RequestHead
+from terazi.gateway.front.limits import Limits
+from terazi.gateway.front.sink import HttpSink
+from terazi.gateway.metrics import CLIENT_GONE
+from terazi.gateway.wire.errors import Api, Fault, WireError, server_error, shutting_down
+from terazi.gateway.wire.modalities import check_modalities
+from terazi.gateway.wire.openai import read_envelope
+
+_log = logging.getLogger(__name__)
+
+#: POSTs whose body goes to the engine as it came, under the same path.
+HOT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+_SWEEP_S: Final = 1.0
+
+
+class Front:
+    """All connections of one service.
+
+    Args:
+        desk: the gateway's own objects.
+        server: makes aiohttp's protocol, for what isn't hot.
+        limits: of each connection.
+    """
+
+    def __init__(self, desk: Desk, server: Callable[[], asyncio.Protocol], limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.max_body_bytes = desk.max_body_bytes
+        self._desk = desk
+        self._server = server
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+        self._connections: set[Connection] = set()
+        bounds = (self.limits.head_s, self.limits.body_s, self.limits.idle_s, self.limits.linger_s)
+        self._every_s = min(_SWEEP_S, min(bounds) / 4)
+        self._sweeping = self._loop.call_later(self._every_s, self._sweep)
+
+    def __call__(self) -> Connection:
+        """The protocol for a new connection."""
+        return Connection(self)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._sweeping.cancel()
+        for connection in tuple(self._connections):
+            connection.close()
+
+    def _sweep(self) -> None:
+        now = self.now()
+        late = [c for c in self._connections if now >= c.deadline and c.late(now)]
+        for connection in late:
+            connection.time_is_up()
+        self._sweeping = self._loop.call_later(self._every_s, self._sweep)
+
+    # --- what connections ask ---------------------------------------------------------------------------
+
+    def opened(self, connection: Connection) -> None:
+        """As ``House`` has it."""
+        self._connections.add(connection)
+
+    def closed(self, connection: Connection) -> None:
+        """As ``House`` has it."""
+        self._connections.discard(connection)
+
+    def refuses(self, head: RequestHead) -> Fault | None:
+        """As ``House`` has it: on a hot path the gate stands before the body. aiohttp has its own."""
+        if not _is_hot(head):
+            return None
+        try:
+            head.caller = self._desk.admit(head.fields)
+        except WireError as error:
+            self._desk.metrics.requests.labels(Api.OPENAI, Tab().model, error.fault.status).inc()
+            return error.fault
+        if head.fields.get("content-encoding", "identity").lower() != "identity":
+            message = "the body must not be compressed here"
+            return Fault(status=415, message=message, code="unsupported_encoding")
+        return None
+
+    def fields_for(self, head: RequestHead) -> tuple[tuple[str, str], ...]:
+        """As ``House`` has it: a page that may use the service may also read the answers."""
+        origin = head.fields.get("origin")
+        if origin is None or not origin_allowed(origin, self._desk.allowed_origins):
+            return ()
+        return (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
+
+    def take(self, connection: Connection, head: RequestHead, body: bytes) -> Pending | None:
+        """As ``House`` has it."""
+        if _is_hot(head):
+            return self._answer(connection, head, body)
+        transport = connection.give()
+        if transport is not None and not transport.is_closing():
+            protocol = self._server()
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            protocol.data_received(head.forwarded(body))
+        return None
+
+    def _answer(self, connection: Connection, head: RequestHead, body: bytes) -> Pending:
+        desk, tab = self._desk, Tab()
+        try:
+            envelope = read_envelope(body)
+            card = desk.find(envelope.model, tab).card
+            check_modalities(envelope.fields, card)
+            call = make_call(
+                api=Api.OPENAI,
+                path=head.path,
+                body=body,
+                fields=envelope.fields,
+                model=card.id,
+                stream=envelope.stream,
+                caller=head.caller,
+                headers=head.fields,
+                arrived=self.now(),
+                content_type=head.fields.get("content-type", "application/json"),
+            )
+        except WireError as error:
+            desk.metrics.requests.labels(Api.OPENAI, tab.model, error.fault.status).inc()
+            raise
+        return HotAnswer(desk, connection, head, call, tab, self.fields_for(head))
+
+
+class HotAnswer:
+    """One answer on a hot path: the broker's task, its sink, and what is counted of it."""
+
+    __slots__ = ("_connection", "_desk", "_sink", "_tab", "_task")
+
+    def __init__(  # noqa: PLR0917 - called once, a few lines above
+        self,
+        desk: Desk,
+        connection: Connection,
+        head: RequestHead,
+        call: Call,
+        tab: Tab,
+        fields: tuple[tuple[str, str], ...],
+    ) -> None:
+        self._desk = desk
+        self._connection = connection
+        self._tab = tab
+        transport = connection.transport
+        if transport is None:
+            raise RuntimeError("a request is answered without a connection")
+        self._sink = HttpSink(
+            transport,
+            self,
+            fields=(("X-Request-Id", call.id), *fields),
+            keep_alive=head.keep_alive,
+            old=head.old,
+            leaving=lambda: desk.traffic.draining,
+        )
+        self._task = asyncio.get_running_loop().create_task(desk.broker.answer(call, self._sink))
+        self._task.add_done_callback(self._over)
+
+    @property
+    def flow(self) -> Flow | None:
+        """As ``Pending`` has it."""
+        return self._sink.flow
+
+    def gone(self) -> None:
+        """As ``Pending`` has it."""
+        self._sink.drop()
+        self._task.cancel()
+        self._desk.metrics.disconnects.inc()
+        self._desk.metrics.requests.labels(Api.OPENAI, self._tab.model, CLIENT_GONE).inc()
+
+    def began(self) -> None:
+        """As the sink's ``Listener`` has it."""
+        self._desk.first_byte(Api.OPENAI, self._tab)
+
+    def ended(self, status: int, sent_bytes: int, *, keep_alive: bool) -> None:
+        """As the sink's ``Listener`` has it."""
+        metrics = self._desk.metrics
+        metrics.requests.labels(Api.OPENAI, self._tab.model, status).inc()
+        if sent_bytes:
+            metrics.stream_bytes.labels(self._tab.model).inc(sent_bytes)
+        self._connection.answered(keep_alive=keep_alive)
+
+    def _over(self, task: "asyncio.Task[None]") -> None:
+        """The broker has ended; if it never said so to the sink, something is wrong with it, or it was cut."""
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None:
+            _log.error("answering a request failed", exc_info=problem)
+        if not self._sink.over:
+            cut = task.cancelled() and self._desk.traffic.cutting
+            self._sink.fail(shutting_down() if cut else server_error())
+
+
+def _is_hot(head: RequestHead) -> bool:
+    return head.method == "POST" and head.path in HOT_PATHS

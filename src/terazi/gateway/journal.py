@@ -1,0 +1,291 @@
+"""What was accepted, and what each client has been sent: what an answer is continued from.
+
+In memory it is a list of the very bytes that went out, whole events, which nobody reads before an engine breaks;
+only of long answers the older part is read and folded. Beside it, an append-only file in the state directory says
+what was accepted and how it ended (never a key, and no prompt unless that is asked for), so that the next start can
+tell what a killed service left unanswered. The file is written in batches, off the event loop's way.
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, Final
+
+from terazi.gateway.call import Call
+from terazi.gateway.wire.transcript import Transcript
+
+#: What earlier runs left, for the doctor.
+LEFT: Final = "unfinished.json"
+
+_log = logging.getLogger(__name__)
+
+#: Raw bytes of one answer that are kept unread; a token's event has about 250.
+_RAW_BYTES: Final = 1 << 20
+#: So much is folded at once: about a millisecond of work.
+_FOLD_BYTES: Final = 32 << 10
+#: Text of one answer beyond which it isn't continued any more.
+_TEXT_CHARACTERS: Final = 8 << 20
+#: Of all answers together.
+_TOTAL_BYTES: Final = 256 << 20
+_FLUSH_S: Final = 0.25
+_SUFFIX: Final = ".jsonl"
+_FILE_BYTES: Final = 8 << 20
+#: How many unfinished requests of an earlier run are kept by name.
+_REMEMBERED: Final = 100
+
+
+class Entry:
+    """One accepted request, and what its client has been sent."""
+
+    __slots__ = ("_counted", "_journal", "_last", "_raw", "_script", "_size", "call", "lost_track")
+
+    def __init__(self, journal: "Journal", call: Call) -> None:
+        self.call = call
+        #: More was sent than is kept: the answer can't be continued.
+        self.lost_track = False
+        self._journal = journal
+        self._raw: list[bytes] = []
+        self._size = 0  # of the raw bytes
+        self._counted = 0  # what the journal's total holds for it
+        self._last = b""
+        self._script: Transcript | None = None
+
+    def sent(self, data: bytes) -> None:
+        """The client has been sent *data*: whole events."""
+        self._last = data
+        if self.lost_track:
+            return
+        self._raw.append(data)
+        size = len(data)
+        self._size += size
+        self._counted += size
+        self._journal.total_bytes += size
+        if self._size > _RAW_BYTES or self._journal.total_bytes > self._journal.limit_bytes:
+            self._shrink()
+
+    def tail(self) -> bytes:
+        """What was sent last: the last events of an answer come together or one by one."""
+        return b"".join(self._raw[-4:]) or self._last
+
+    def script(self) -> Transcript:
+        """What was sent, read. Of an answer that was too long it is not all."""
+        self._fold(len(self._raw))
+        return self._script or Transcript(self.call.path)
+
+    def close(self, state: str) -> None:
+        """It is over, and *state* says how in a word."""
+        self._journal.closed(self.call, state)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._journal.total_bytes -= self._counted
+        self._raw, self._size, self._counted = [], 0, 0
+
+    def _shrink(self) -> None:
+        too_long = self._script is not None and self._script.length > _TEXT_CHARACTERS
+        if too_long or self._journal.total_bytes > self._journal.limit_bytes:
+            self.lost_track = True
+            self._forget()
+            return
+        count = taken = 0
+        while taken < _FOLD_BYTES:
+            taken += len(self._raw[count])
+            count += 1
+        self._fold(count)
+
+    def _fold(self, count: int) -> None:
+        """Read the oldest *count* pieces, and keep their text only."""
+        if self._script is None:
+            self._script = Transcript(self.call.path)
+        before = self._script.length
+        data = b"".join(self._raw[:count])
+        self._script.feed(data)
+        del self._raw[:count]
+        self._size -= len(data)
+        change = self._script.length - before - len(data)
+        self._counted += change
+        self._journal.total_bytes += change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfinished:
+    """What an earlier run had accepted and never finished.
+
+    Args:
+        count: of all of them.
+        requests: the last of them: ``id``, ``key`` (its name), ``model``, ``path``, ``at`` (Unix seconds).
+    """
+
+    count: int = 0
+    requests: tuple[dict[str, Any], ...] = ()
+
+
+class Journal:
+    """All requests that are being answered.
+
+    Args:
+        folder: where its file lies; None keeps nothing on disk.
+        prompts: whether the file holds the requests' bodies, too.
+        limit_bytes: of all that clients have been sent, kept in memory.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        *,
+        prompts: bool = False,
+        limit_bytes: int = _TOTAL_BYTES,
+        file_bytes: int = _FILE_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.limit_bytes = limit_bytes
+        self.total_bytes = 0
+        self.unfinished = Unfinished()
+        self._folder = folder
+        self._prompts = prompts
+        self._file_bytes = file_bytes
+        self._clock = clock
+        self._open: dict[str, dict[str, Any]] = {}
+        self._pending: list[dict[str, Any]] = []
+        self._file: IO[bytes] | None = None
+        self._path: Path | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    # --- its life
+
+    def open(self) -> Unfinished:
+        """Read what earlier runs left, keep the sum of it for the doctor, and begin a file of one's own.
+
+        A folder that can't be written to costs the file, not the service.
+        """
+        if self._folder is None:
+            return self.unfinished
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self.unfinished = take_unfinished(self._folder)
+            if self.unfinished.count:
+                left = {"schema": "terazi.unfinished/1", "found_at": self._clock(), **asdict(self.unfinished)}
+                (self._folder / LEFT).write_text(json.dumps(left))
+            self._begin_file()
+        except OSError as problem:
+            _log.warning("no journal is kept in %s: %s", self._folder, problem)
+        return self.unfinished
+
+    async def close(self) -> None:
+        """Write what is left to be written; a file in which all is finished goes."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is not None:
+            await self._writing
+        self._write(self._take())
+        if self._file is not None and self._path is not None:
+            if not self._open:
+                self._path.unlink(missing_ok=True)
+            self._file.close()
+            self._file = None
+
+    # --- requests
+
+    def accept(self, call: Call) -> Entry:
+        """*call* is to be answered from now on."""
+        if self._file is not None:
+            said: dict[str, Any] = {"id": call.id, "key": call.caller.name, "model": call.model, "path": call.path}
+            said["at"] = self._clock()
+            if self._prompts:
+                said["body"] = call.body.decode("utf-8", "replace")
+            self._open[call.id] = said
+            self._note(said)
+        return Entry(self, call)
+
+    def closed(self, call: Call, state: str) -> None:
+        """*call* is over."""
+        if self._file is not None and self._open.pop(call.id, None) is not None:
+            self._note({"id": call.id, "state": state, "at": self._clock()})
+
+    # --- the file
+
+    def _note(self, said: dict[str, Any]) -> None:
+        self._pending.append(said)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._writing is not None and not self._writing.done():
+            self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush)  # the disk is slow
+            return
+        self._writing = asyncio.create_task(asyncio.to_thread(self._write, self._take()))
+
+    def _take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+        """What is to be written, and if the file is full, what a new one begins with."""
+        pending, self._pending = self._pending, []
+        full = self._file is not None and self._file.tell() > self._file_bytes
+        return pending, list(self._open.values()) if full else None
+
+    def _begin_file(self) -> None:
+        """A file that nobody else takes for a dead run's: it is locked as long as this process lives."""
+        if self._folder is None:
+            return
+        handle, name = tempfile.mkstemp(suffix=_SUFFIX, prefix="journal-", dir=self._folder)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        before, old = self._file, self._path
+        self._file, self._path = os.fdopen(handle, "wb"), Path(name)
+        if before is not None and old is not None:
+            old.unlink(missing_ok=True)
+            before.close()
+
+    def _write(self, taken: tuple[list[dict[str, Any]], list[dict[str, Any]] | None]) -> None:
+        """Append; if the file is full, begin a new one with what is open. May run in a thread."""
+        pending, still_open = taken
+        if self._file is None:
+            return
+        try:
+            if still_open is not None:
+                self._begin_file()
+                pending = still_open
+            self._file.write(b"".join(json.dumps(said).encode() + b"\n" for said in pending))
+            self._file.flush()
+        except (OSError, ValueError) as problem:
+            _log.warning("the journal can't be written: %s", problem)
+
+
+def take_unfinished(folder: Path) -> Unfinished:
+    """What dead runs had accepted and not finished; their files are deleted. Torn lines are passed over."""
+    left: list[dict[str, Any]] = []
+    for path in sorted(folder.glob(f"journal-*{_SUFFIX}")):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a living run's raises
+            left += unfinished_in(file.read())
+            path.unlink(missing_ok=True)
+    left.sort(key=lambda said: said["at"])
+    return Unfinished(count=len(left), requests=tuple(left[-_REMEMBERED:]))
+
+
+def unfinished_in(data: bytes) -> list[dict[str, Any]]:
+    """The requests that a journal's text says were accepted and not finished."""
+    begun: dict[str, dict[str, Any]] = {}
+    for said in _lines(data):
+        if "state" in said:
+            begun.pop(said["id"], None)
+        else:
+            begun[said["id"]] = said
+    return list(begun.values())
+
+
+def _lines(data: bytes) -> Iterator[dict[str, Any]]:
+    for line in data.splitlines():
+        with contextlib.suppress(ValueError, RecursionError):
+            said = json.loads(line)
+            if isinstance(said, dict) and isinstance(said.get("id"), str) and isinstance(said.get("at"), float):
+                yield said

@@ -1,0 +1,252 @@
+"""One connection to an engine: bytes in, the parts of an answer out; ``gateway.links`` makes the rest of it."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol, cast
+
+import httptools
+
+_HEAD_BYTES: Final = 64 << 10
+_HEADERS: Final = 200
+#: Stands where a parser was, so that no cycle is left for the garbage collector.
+_NOBODYS: Final = httptools.HttpResponseParser(object())
+
+
+class Listener(Protocol):
+    """Who has sent a request over a link; told of one answer, after which the link forgets it."""
+
+    over: bool
+
+    def began(self, status: int, content_type: str) -> None:
+        """The head is there."""
+        ...
+
+    def came(self, data: bytes) -> None:
+        """A part of the body is there."""
+        ...
+
+    def completed(self, *, reusable: bool) -> None:
+        """The answer is complete; *reusable*: another request may follow on the same connection."""
+        ...
+
+    def broke(self, reason: str, *, silent: bool) -> None:
+        """The connection is of no use any more; *silent*: no byte of an answer has come."""
+        ...
+
+
+class Link(asyncio.Protocol):
+    """A connection. What one read brings is told in at most one ``came``, and outside of the parser's callbacks.
+
+    Args:
+        unsent: what is left of a request that was begun before the loop knew the socket.
+        sock: that socket, if the loop takes its descriptor instead of itself, as uvloop does. uvloop (0.23,
+            ``loop.pyx:create_connection``) lets go of the object a turn of the loop after the descriptor has begun
+            to be read; a connection that ends in between would be closed twice, the second time under a number that
+            may be another connection's by then.
+    """
+
+    __slots__ = (
+        "_complete", "_content_type", "_dead", "_excess", "_framed", "_head_bytes", "_headers", "_idle_timer",
+        "_on_end", "_parser", "_paused", "_pieces", "_reusable", "_sock", "_status", "_told", "_transport",
+        "_unsent", "_wrong", "listener",
+    )  # fmt: skip
+
+    def __init__(self, *, unsent: bytes = b"", sock: socket.socket | None = None) -> None:
+        self.listener: Listener | None = None
+        self._transport: asyncio.Transport | None = None
+        self._unsent = unsent
+        self._sock = sock
+        self._paused = self._dead = False
+        self._parser = httptools.HttpResponseParser(self)
+        self._pieces: list[bytes] = []
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._on_end: Callable[[], None] | None = None
+        self._wrong = ""
+        self._excess = False
+        self._reset()
+
+    def _reset(self) -> None:
+        self._status = 0
+        self._content_type = "application/json"
+        self._framed = self._told = self._complete = self._reusable = False
+        self._head_bytes = self._headers = 0
+
+    # --- the owner's side -------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be written: nobody has heard of an end."""
+        return self._transport is not None and not self._transport.is_closing() and not self._excess
+
+    def write(self, data: bytes) -> None:
+        """Send."""
+        if self._transport is not None:
+            self._transport.write(data)
+        else:
+            self._unsent += data
+
+    def pause(self) -> None:
+        """Read no more for now."""
+        self._paused = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def go_on(self) -> None:
+        """Read on."""
+        self._paused = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def wait(self, longest_s: float, on_end: Callable[[], None]) -> None:
+        """Be idle for *longest_s* at most; *on_end* is called if it ends meanwhile."""
+        self._on_end = on_end
+        self._idle_timer = asyncio.get_running_loop().call_later(longest_s, self._idle_too_long)
+        self.go_on()  # its last reader may have left it paused; and an end must be heard
+
+    def stop_waiting(self) -> None:
+        """It is taken out of the pool."""
+        self._on_end = None
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+    def close(self) -> None:
+        """End it after what was written."""
+        self._dead = True
+        self._ended()
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """End it now."""
+        self._dead = True
+        self._ended()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _idle_too_long(self) -> None:
+        self._idle_timer = None
+        self.close()
+
+    def _ended(self) -> None:
+        on_end = self._on_end
+        self.stop_waiting()
+        if on_end is not None:
+            on_end()
+
+    # --- the event loop's side --------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """As asyncio has it; both loops set TCP_NODELAY by themselves."""
+        self._transport = cast("asyncio.Transport", transport)
+        if self._sock is not None:
+            self._sock.detach()
+            self._sock = None
+        if self._dead:
+            self._transport.abort()
+            return
+        if self._unsent:
+            self._transport.write(self._unsent)
+            self._unsent = b""
+        if self._paused:
+            self._transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse it, then tell."""
+        listener = self.listener
+        if listener is None:  # nobody asked for anything
+            self._excess = True
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            # after a complete answer it is no matter of that answer
+            self._wrong = "" if self._complete else self._wrong or "its answer is no HTTP"
+            self._reusable = False
+        if not self._told:
+            self._head_bytes += len(data)
+            self._tell_head(listener)
+        pieces = self._pieces
+        if pieces:
+            data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+            pieces.clear()
+            if self._told and not listener.over:
+                listener.came(data)
+        if self._complete or self._wrong:
+            self._tell_end(listener)
+
+    def _tell_head(self, listener: Listener) -> None:
+        if self._status and not self._wrong:
+            self._told = True
+            listener.began(self._status, self._content_type)
+        elif self._head_bytes > _HEAD_BYTES:
+            self._wrong = self._wrong or "the head of its answer is too large"
+
+    def _tell_end(self, listener: Listener) -> None:
+        if listener.over:
+            return
+        if self._wrong:
+            listener.broke(self._wrong, silent=False)
+        else:
+            reusable = self._reusable and not self._excess
+            self._reset()
+            listener.completed(reusable=reusable)
+
+    def eof_received(self) -> None:
+        """The engine has ended its side; returning nothing closes ours, and ``connection_lost`` follows."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The end: of an answer too, if that is how it is framed."""
+        listener, self.listener = self.listener, None
+        self._transport = None
+        self._parser = _NOBODYS
+        self._ended()
+        if listener is None or listener.over:
+            return
+        if self._told and not self._framed and exc is None:
+            listener.completed(reusable=False)
+            return
+        reason = str(exc) if exc else "the connection was closed"
+        listener.broke(reason, silent=self._head_bytes == 0)
+
+    # --- the parser's side ------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """A second answer to one request makes the connection useless."""
+        if self._complete:
+            self._excess = True
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep what matters."""
+        self._headers += 1
+        if self._headers > _HEADERS:
+            self._wrong = "the head of its answer is too large"
+            return
+        lower = name.lower()
+        if lower == b"content-type":
+            self._content_type = value.decode("latin-1")
+        elif lower in {b"content-length", b"transfer-encoding"}:
+            self._framed = True
+
+    def on_headers_complete(self) -> None:
+        """A final head, or one of those that come before it."""
+        status = self._parser.get_status_code()
+        if status >= 200 and not self._excess:
+            self._status = status
+            self._framed = self._framed or status in {204, 304}
+
+    def on_body(self, body: bytes) -> None:
+        """A part of a chunk."""
+        if not self._excess:
+            self._pieces.append(body)
+
+    def on_message_complete(self) -> None:
+        """The framing says that this was all."""
+        if self._status and not self._excess:
+            self._complete = True
+            self._reusable = self._parser.should_keep_alive()
+        else:
+            self._framed = False
+            self._headers = 0

@@ -1,0 +1,150 @@
+"""What a request will hold of an engine's KV cache, and how its prompt begins, told from its body alone.
+
+A token of English, Turkish, code or anything escaped as JSON is three to five bytes of the body, one of indented
+JSON eight; one of Chinese in UTF-8 two to three. So a third of a body's bytes, or half of them if there is more in
+it than ASCII, is a little more than its tokens, as a rule. (SmolLM2's tokeniser counts 0.35 to 1.1 of that, and 2.4
+times as many for base64; the end-to-end test has the texts.) The engine counts exactly, and what it counted is put
+right afterwards.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+#: A little fewer than a token has on average, over languages and code: in ASCII, and in other UTF-8.
+_BYTES_PER_TOKEN: Final = 3
+_BYTES_PER_TOKEN_OF_UTF8: Final = 2
+#: More than a token has on average in any text; lines that are mostly blanks come to 22.
+_MOST_BYTES_PER_TOKEN: Final = 64
+#: A picture or a sound, whatever its bytes: llama.cpp's vision models make a few hundred to a few thousand of it.
+_ATTACHMENT_TOKENS: Final = 1024
+#: Where an answer's bound is found, by API.
+_BOUNDS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
+#: These answer without generating.
+_NO_OUTPUT: Final = ("embedding", "embeddings", "rerank", "reranking", "tokenize", "detokenize", "apply-template")
+_INLINE: Final = b";base64,"
+
+BLOCK_CHARS: Final = 256
+MOST_BLOCKS: Final = 32
+_MOST_CHARS: Final = BLOCK_CHARS * MOST_BLOCKS
+#: A number that Claude Code puts into the first block of its system prompt, new for each request. (llama.cpp#21793)
+_NONCE: Final = re.compile(r"\bcch=[0-9A-Za-z]+")
+
+
+def estimate_tokens(path: str, body: bytes, fields: Mapping[str, Any], context: int | None) -> int:
+    """KV tokens that a request will hold at most: its prompt by its bytes, and what it may write.
+
+    Args:
+        path: the engine's.
+        body, fields: as it came, and parsed.
+        context: tokens that one request may have; None if that isn't known. No estimate is above it, for it is the
+            engine that counts; and an answer without a bound of its own may fill it.
+    """
+    prompt = _prompt_bytes(body, fields)
+    size = _BYTES_PER_TOKEN if body.isascii() else _BYTES_PER_TOKEN_OF_UTF8
+    tokens = prompt[0] // size + prompt[1] * _ATTACHMENT_TOKENS + 1
+    if path.rpartition("/")[2] in _NO_OUTPUT:
+        output: int | None = 0
+    else:
+        output = _bound(fields)
+    if output is None:
+        return tokens if context is None else max(1, context)
+    choices = fields.get("n", 1)
+    if isinstance(choices, int) and choices > 1:
+        output *= min(choices, 128)
+    return tokens + output if context is None else max(1, min(tokens + output, context))
+
+
+def fewest_tokens(body: bytes, fields: Mapping[str, Any]) -> int:
+    """Tokens that the prompt has at the very least: above the context, no engine has to be asked."""
+    return _prompt_bytes(body, fields)[0] // _MOST_BYTES_PER_TOKEN
+
+
+def leading_blocks(fields: Mapping[str, Any]) -> tuple[int, ...]:
+    """Hashes of the prompt's first blocks of 256 characters; each stands for all the text up to its end.
+
+    They are good within this process only. A last block that isn't full isn't counted.
+    """
+    parts: list[str] = []
+    size = 0
+    for part in _leading_text(fields):
+        parts.append(part)
+        size += len(part)
+        if size >= _MOST_CHARS:
+            break
+    text = "\n".join(parts)
+    if "cch=" in text[:2048]:
+        text = _NONCE.sub("cch=", text[:2048]) + text[2048:]
+    blocks: list[int] = []
+    seen = 0
+    for start in range(0, min(len(text), _MOST_CHARS) - BLOCK_CHARS + 1, BLOCK_CHARS):
+        seen = hash((seen, text[start : start + BLOCK_CHARS]))
+        blocks.append(seen)
+    return tuple(blocks)
+
+
+def _prompt_bytes(body: bytes, fields: Mapping[str, Any]) -> tuple[int, int]:
+    """Bytes of text in the request, and how many attachments stand in it in full."""
+    if _INLINE not in body and b'"input_audio"' not in body:
+        return len(body), 0
+    attached = [len(text) for text in _attachments(fields)]
+    return max(0, len(body) - sum(attached)), len(attached)
+
+
+def _attachments(fields: Mapping[str, Any]) -> Iterator[str]:
+    """Their encoded bytes."""
+    for part in _content_parts(fields):
+        for name in ("image_url", "input_audio"):
+            held = part.get(name)
+            inner = held.get("url", held.get("data")) if isinstance(held, dict) else held
+            if isinstance(inner, str):
+                yield inner
+
+
+def _content_parts(fields: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for message in _list(fields.get("messages")):
+        if isinstance(message, dict):
+            for part in _list(message.get("content")):
+                if isinstance(part, dict):
+                    yield part
+
+
+def _leading_text(fields: Mapping[str, Any]) -> Iterator[str]:
+    """The prompt's text from its beginning, as far as templates agree on its order: tools, then messages."""
+    for tool in _list(fields.get("tools")):
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if isinstance(function, dict):
+            yield str(function.get("name"))
+    prompt = fields.get("prompt")
+    if prompt is not None:
+        yield prompt if isinstance(prompt, str) else str(_list(prompt)[:_MOST_CHARS])
+    for message in _list(fields.get("messages")):
+        if not isinstance(message, dict):
+            continue
+        yield str(message.get("role"))
+        content = message.get("content")
+        if isinstance(content, str):
+            yield content
+        for part in _list(content):
+            if isinstance(part, dict):
+                text = part.get("text")
+                yield text if isinstance(text, str) else _fingerprint(part)
+
+
+def _fingerprint(part: dict[str, Any]) -> str:
+    """Enough of an attachment to tell it from another."""
+    held = part.get("image_url", part.get("input_audio"))
+    inner = held.get("url", held.get("data")) if isinstance(held, dict) else held
+    return f"{len(inner)} {inner[-64:]}" if isinstance(inner, str) else str(part.get("type"))
+
+
+def _bound(fields: Mapping[str, Any]) -> int | None:
+    for name in _BOUNDS:
+        bound = fields.get(name)
+        if isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0:
+            return bound
+    return None
+
+
+def _list(value: object) -> Sequence[Any]:
+    return value if isinstance(value, list) else ()

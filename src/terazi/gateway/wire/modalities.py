@@ -1,0 +1,36 @@
+"""What a request needs that not every model has: eyes, ears."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from terazi.gateway.backend import ModelCard
+from terazi.gateway.wire.errors import Fault, WireError
+
+#: Content parts of OpenAI's chat, and the capability that they need, in Ollama's words.
+_NEEDS: Final = {"image_url": "vision", "input_audio": "audio"}
+_CALLED: Final = {"vision": "images", "audio": "audio"}
+
+
+def check_modalities(fields: Mapping[str, object], card: ModelCard) -> None:
+    """Turn away what the model can't take in, before the engine is asked: llama-server's word for it is a 500.
+
+    Args:
+        fields: a chat request in OpenAI's shape.
+
+    Raises:
+        WireError: 400 with what is missing.
+    """
+    for need in _needed(fields):
+        if need not in card.capabilities:
+            message = f"'{card.id}' takes no {_CALLED[need]}: it was loaded without a projector for them"
+            raise WireError(Fault(status=400, message=message, code="unsupported_content"))
+
+
+def _needed(fields: Mapping[str, object]) -> Iterator[str]:
+    messages = fields.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            kind = part.get("type") if isinstance(part, dict) else None
+            if isinstance(kind, str) and kind in _NEEDS:
+                yield _NEEDS[kind]

@@ -1,0 +1,380 @@
+"""The fleet: executes ``policy.residency`` over all models, and tells the dispatcher which engines take requests.
+
+It is the gateway's ``Directory`` and the seats' ``Keeper``. Loads and unloads are tasks of their own, so they go on
+whoever gives up waiting for them.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Coroutine
+from typing import Protocol
+
+from terazi.gateway.backend import Served, find_served
+from terazi.hardware.machine import Machine
+from terazi.policy.dispatch_messages import ModelClosed, ModelOpened, ReplicaChanged, ReplicaGone, WantModel
+from terazi.policy.lifecycle_messages import Phase
+from terazi.policy.residency import Keeper
+from terazi.policy.residency_messages import (
+    Close,
+    CloseModel,
+    Command,
+    Event,
+    FreeMeasured,
+    Load,
+    LoadAsked,
+    Measure,
+    ModelWanted,
+    Open,
+    OpenModel,
+    PlanAgain,
+    Ticked,
+    UnitForgotten,
+    Unload,
+    UnloadAsked,
+    WakeAt,
+)
+from terazi.policy.residency_state import Limits, Residence
+from terazi.service.attached import AttachedModel
+from terazi.service.cards import slug
+from terazi.service.config import Config
+from terazi.service.deployment import Deployment
+from terazi.service.engine_room import EngineRoom
+from terazi.service.fleet_model import FleetModel, Slot
+from terazi.service.meter import Meter
+from terazi.service.planning import Planned
+from terazi.service.yard import Yard
+from terazi.supervisor.log import claim
+
+_log = logging.getLogger(__name__)
+
+#: From closing a replica until its requests are counted: one that was just dispatched may not be yet.
+_SETTLE_S = 0.05
+#: A measurement during which a unit came or went is worth nothing; after so many it is taken all the same.
+_MOST_LOOKS = 5
+_UP = (Residence.READY, Residence.CLOSED)
+
+
+class Dispatching(Protocol):
+    """The seats, as far as the fleet needs them."""
+
+    def tell(self, news: ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened) -> None:
+        """What has become of a replica or a model."""
+        ...
+
+
+class Fleet:
+    """All models. Use it on one event loop.
+
+    Args:
+        yard: what engines need.
+    """
+
+    def __init__(self, yard: Yard) -> None:
+        self._yard = yard
+        memory = yard.config.memory
+        self._keeper = Keeper(
+            Limits(min_stay_s=memory.min_stay_s, batch_s=memory.batch_s, free_wait_s=memory.free_wait_s)
+        )
+        self.seats: Dispatching | None = None
+        self.models: dict[str, FleetModel] = {}
+        self.attached: dict[str, AttachedModel] = {}
+        self._slots: dict[str, Slot] = {}
+        self._meter = Meter(yard, self._keeper, self._slots)
+        self._engines = EngineRoom(yard, self)
+        self._generation = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._events: deque[Event] = deque()
+        self._stepping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.changed = asyncio.Event()
+
+    # ---- Directory, Keeper
+
+    def served(self) -> tuple[Served, ...]:
+        """All models, in the order in which they came."""
+        return (*self.models.values(), *self.attached.values())
+
+    def find(self, name: str) -> Served | None:
+        """By id or alias; Ollama's ``:latest`` is the same model."""
+        return find_served(self.served(), name)
+
+    def want(self, wanted: WantModel) -> None:
+        """Requests wait for a model that has no open replica."""
+        if wanted.model in self.models:
+            self.tell(
+                ModelWanted(
+                    model=wanted.model, waiting=wanted.waiting, since=wanted.since, priority=wanted.priority
+                )
+            )
+
+    def deployments(self) -> list[Deployment]:
+        """All engines that were started, running or not."""
+        return [deployment for model in self.models.values() for deployment in model.deployments]
+
+    # ---- what comes and goes
+
+    def add(self, planned: Planned) -> FleetModel:
+        """Serve a model from now on, cold."""
+        model = self.models[planned.name] = FleetModel(planned)
+        self._add_slots(model)
+        self._tell_seats(ModelOpened(model=model.name))
+        return model
+
+    def _add_slots(self, model: FleetModel) -> None:
+        self._generation += 1
+        again = "" if self._generation_of(model) == 1 else f"@{self._generation}"
+        for number in range(1, model.wish.replicas[1] + 1):
+            unit = f"{model.name}{again}" + (f"#{number}" if number > 1 else "")
+            path, lock = claim(self._yard.run_dir / "logs", slug(unit))
+            slot = Slot(unit, model.planned, log_path=path, lock=lock)
+            model.slots.append(slot)
+            self._slots[unit] = slot
+            self.tell(slot.known(model.wish, stopped=model.stopped))
+            self._tell_seats(slot.replica(open_=False))
+
+    @staticmethod
+    def _generation_of(model: FleetModel) -> int:
+        model.generation += 1
+        return model.generation
+
+    def replace(self, model: FleetModel, planned: Planned) -> None:
+        """Serve *model* with other settings: what runs finishes its requests and goes, then the new one comes."""
+        was_up = any(self._keeper.residence(slot.unit) in {*_UP, Residence.LOADING} for slot in model.slots)
+        old, model.slots = model.slots, []
+        model.retired += old
+        model.wish, model.planned = planned.wish, planned
+        model.renamed()
+        for slot in old:
+            self._retire(slot)
+        self._add_slots(model)
+        if was_up:
+            self.ask(model)
+
+    def reterm(self, model: FleetModel) -> None:
+        """Its wish has changed in names and terms only."""
+        model.renamed()
+        for slot in model.slots:
+            self.tell(slot.known(model.wish, stopped=model.stopped))
+
+    def remove(self, model: FleetModel) -> None:
+        """Serve it no more: who waits is turned away, who is being answered is answered."""
+        self._tell_seats(ModelClosed(model=model.name, reason=f"{model.name} is not served any more"))
+        for slot in model.slots:
+            self._retire(slot)
+        model.retired += model.slots
+        model.slots = []
+        del self.models[model.name]
+        self._wake()
+
+    def _retire(self, slot: Slot) -> None:
+        self.open(slot, open_=False)
+        self.tell(UnitForgotten(unit=slot.unit))
+        if self._keeper.residence(slot.unit) is None:
+            self._dispose(slot)
+
+    def gone(self, slot: Slot) -> None:
+        """As ``engine_room.House`` has it."""
+        model = self.model_of(slot)
+        if self.residence(slot) is None:
+            self._dispose(slot)
+        elif model is not None:
+            self.tell(slot.known(model.wish, stopped=model.stopped))
+
+    def model_of(self, slot: Slot) -> FleetModel | None:
+        """Whose slot it is; None if it isn't served any more, or with other settings."""
+        model = self.models.get(slot.planned.name)
+        return model if model is not None and slot in model.slots else None
+
+    def _dispose(self, slot: Slot) -> None:
+        """Nothing of it is left."""
+        self._tell_seats(ReplicaGone(replica=slot.unit))
+        self._slots.pop(slot.unit, None)
+        slot.release()
+        for model in self.models.values():
+            if slot in model.retired:
+                model.retired.remove(slot)
+
+    def ask(self, model: FleetModel, *, evict: bool = True) -> None:
+        """Load its first replicas, though nobody waits."""
+        for slot in model.slots[: max(1, model.wish.replicas[0])]:
+            self.tell(LoadAsked(unit=slot.unit, evict=evict))
+
+    def let_go(self, model: FleetModel, reason: str) -> None:
+        """Unload it once it is idle."""
+        for slot in model.slots:
+            self.tell(UnloadAsked(unit=slot.unit, reason=reason))
+
+    def stop_model(self, model: FleetModel) -> None:
+        """It takes no requests, and is unloaded once it is idle, until a person loads it."""
+        model.stopped = True
+        self.reterm(model)
+        self._close(model, f"{model.name} was stopped; terazi load {model.name} brings it back")
+        self.let_go(model, "it was stopped")
+
+    def load_model(self, model: FleetModel) -> None:
+        """It takes requests, and is loaded now; idle ones may go for it."""
+        if model.stopped:
+            model.stopped = False
+            self.reterm(model)
+        self._reopen(model)
+        self.ask(model)
+
+    def _close(self, model: FleetModel, reason: str, again_at: float | None = None) -> None:
+        model.closed = reason
+        self._tell_seats(ModelClosed(model=model.name, reason=reason, again_at=again_at))
+
+    def _reopen(self, model: FleetModel) -> None:
+        if model.closed is not None:
+            model.closed = None
+            self._tell_seats(ModelOpened(model=model.name))
+
+    def closed_until(self, model: FleetModel) -> float | None:
+        """As the keeper has it."""
+        return self._keeper.closed_until(model.name)
+
+    @property
+    def moving(self) -> bool:
+        """As the keeper has it."""
+        return self._keeper.moving
+
+    def residence(self, slot: Slot) -> Residence | None:
+        """As the keeper has it."""
+        return self._keeper.residence(slot.unit)
+
+    def room(self, machine: Machine) -> dict[str, int]:
+        """What a model could have if everything unpinned went. It may block."""
+        return self._meter.room(machine)
+
+    async def stop(self, drain_s: float) -> None:
+        """End all engines."""
+        if self._timer is not None:
+            self._timer.cancel()
+        running = [slot.deployment for slot in self._slots.values() if slot.deployment is not None]
+        await asyncio.gather(*(deployment.runner.stop(drain_s=drain_s) for deployment in running))
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for slot in self._slots.values():
+            slot.release()
+
+    def idle_left_s(self, model: FleetModel) -> float | None:
+        """Seconds until *model* is unloaded, if no request comes; None is never."""
+        now = asyncio.get_running_loop().time()
+        ends = [end for slot in model.slots if (end := self._keeper.idle_until(slot.unit)) is not None]
+        return max(0.0, max(ends) - now) if ends else None
+
+    def reconfigure(self, config: Config) -> None:
+        """The budget and the engines' patience are these from now on."""
+        self._yard.config = config
+
+    # ---- engines of others
+
+    def attach(self, model: AttachedModel) -> None:
+        """Serve *model* from now on."""
+        self.attached[model.card.id] = model
+        self._tell_seats(ModelOpened(model=model.card.id))
+        self._tell_seats(model.replica_changed())
+
+    def detach(self, model: AttachedModel) -> None:
+        """Serve it no more."""
+        if self.attached.get(model.card.id) is model:
+            self._tell_seats(ModelClosed(model=model.card.id, reason=f"{model.card.id} is not served any more"))
+            self._tell_seats(ReplicaGone(replica=model.replica))
+            del self.attached[model.card.id]
+
+    def attached_answers(self, model: AttachedModel) -> None:
+        """Its server answers again, or doesn't."""
+        if self.attached.get(model.card.id) is not model:
+            return
+        name = model.card.id
+        if not model.answers:
+            self._tell_seats(model.replica_changed())
+            self._tell_seats(
+                ModelClosed(model=name, reason=f"{model.base_url}, which serves {name}, does not answer")
+            )
+        else:
+            self._tell_seats(ModelOpened(model=name))
+            self._tell_seats(model.replica_changed())
+
+    # ---- the keeper's events and commands
+
+    def tell(self, event: Event) -> None:
+        """Tell the keeper, and do what it says."""
+        self._events.append(event)
+        if self._stepping:
+            return
+        self._stepping = True
+        try:
+            while self._events:
+                now = asyncio.get_running_loop().time()
+                for command in self._keeper.step(self._events.popleft(), now):
+                    self._do(command)
+        finally:
+            self._stepping = False
+            self._wake()
+
+    def _wake(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def _do(self, command: Command) -> None:
+        match command:
+            case Load(unit=unit):
+                self._engines.load(self._slots[unit])
+            case Unload(unit=unit, reason=reason):
+                _log.info("%s is unloaded: %s", unit, reason)
+                self.open(self._slots[unit], open_=False)
+                self.begin(self._engines.unload(self._slots[unit]))
+            case Close(unit=unit, reason=reason):
+                _log.info("%s takes no more requests: %s", unit, reason)
+                self.open(self._slots[unit], open_=False)
+            case Open(unit=unit):
+                self.open(self._slots[unit], open_=True)
+            case PlanAgain(unit=unit, room=room):
+                self.begin(self._engines.plan_again(self._slots[unit], room))
+            case CloseModel(model=model, reason=reason, again_at=again_at):
+                self._model_failed(model, reason, again_at)
+            case OpenModel(model=model):
+                if model in self.models and not self.models[model].stopped:
+                    self._reopen(self.models[model])
+            case Measure():
+                self.begin(self._measure())
+            case WakeAt(at=at):
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = asyncio.get_running_loop().call_at(at, self.tell, Ticked())
+
+    async def _measure(self) -> None:
+        self.tell(FreeMeasured(free=await self._meter.measure()))
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Do this beside all else."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (problem := task.exception()) is not None:
+            _log.error("the fleet failed at something", exc_info=problem)
+
+    def _tell_seats(self, news: ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened) -> None:
+        if self.seats is not None:
+            self.seats.tell(news)
+
+    def open(self, slot: Slot, *, open_: bool) -> None:
+        """Let requests into the slot's engine, or not."""
+        ready = slot.deployment is not None and slot.deployment.runner.state.phase is Phase.READY
+        slot.open = open_ and ready
+        if slot.planned.name in self.models:
+            self._tell_seats(slot.replica(open_=slot.open))
+
+    def _model_failed(self, name: str, reason: str, again_at: float | None) -> None:
+        model = self.models.get(name)
+        if model is None:
+            return
+        left = None if again_at is None else again_at - asyncio.get_running_loop().time()
+        later = "" if left is None else f" (it is tried again in {left:.0f} s)"
+        _log.warning("%s can't be served: %s%s", name, reason, later)
+        self._close(model, f"{name} can't be served now: {reason}", again_at)

@@ -1,0 +1,292 @@
+"""The relay, fed by hand: what goes out, what is kept back, and how an attempt comes out."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from terazi.gateway import relay as module
+from terazi.gateway.call import Call, Flow, Head
+from terazi.gateway.journal import Journal
+from terazi.gateway.relay import Ending, Relay, Result
+from terazi.gateway.wire.errors import Api, Fault
+from terazi.policy.resume import CHAT, Hold
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Client:
+    """A sink that keeps all."""
+
+    def __init__(self) -> None:
+        self.head: Head | None = None
+        self.body = b""
+        self.ended = False
+        self.fault: Fault | None = None
+
+    def begin(self, head: Head, flow: Flow) -> None:
+        """As ``Sink`` has it."""
+        assert self.head is None
+        self.head = head
+
+    def write(self, data: bytes) -> None:
+        """As ``Sink`` has it."""
+        assert self.head is not None
+        assert not self.ended
+        self.body += data
+
+    def end(self) -> None:
+        """As ``Sink`` has it."""
+        self.ended = True
+
+    def fail(self, fault: Fault) -> None:
+        """As ``Sink`` has it."""
+        self.fault = fault
+
+
+class Line:
+    """An exchange that can be looked at."""
+
+    reached = True
+
+    def __init__(self) -> None:
+        self.aborted = self.paused = False
+
+    def pause(self) -> None:
+        """As ``Flow`` has it."""
+        self.paused = True
+
+    def go_on(self) -> None:
+        """As ``Flow`` has it."""
+        self.paused = False
+
+    def abort(self) -> None:
+        """As ``Exchange`` has it."""
+        self.aborted = True
+
+
+class Attempt:
+    """A relay with one attempt under way."""
+
+    def __init__(self, path: str = CHAT, *, stream: bool = True, **armed: Any) -> None:
+        call = Call(id="r", api=Api.OPENAI, path=path, body=b"{}", model="m", stream=stream, arrived=0)
+        self.client, self.line = Client(), Line()
+        self.relay = Relay(call, self.client, Journal().accept(call), headers=lambda: {"x-request-id": "r"})
+        self.future = self.relay.arm(**armed)
+        self.relay.attach(self.line)
+        self.relay.head(200, "text/event-stream" if stream else "application/json", stream)
+
+    def result(self) -> Result:
+        """How it came out."""
+        return self.future.result()
+
+
+def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
+    """A chat's event."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return b"data: " + json.dumps({"id": "x", "choices": [choice]}).encode() + b"\n\n"
+
+
+def text(value: str) -> bytes:
+    """An event with text."""
+    return event({"content": value})
+
+
+CALL = {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f", "arguments": "{"}}]}
+
+
+@pytest.mark.parametrize("size", [1, 7, 40, 1000])
+async def test_events_go_out_whole_however_they_come(size: int) -> None:
+    attempt = Attempt()
+    whole = text("a") + b": ping\n\n" + text("\u00e4\u4e16") + event({}, "stop") + DONE
+    sizes = []
+    for begin in range(0, len(whole), size):
+        before = len(attempt.client.body)
+        attempt.relay.data(whole[begin : begin + size])
+        sizes.append(len(attempt.client.body) - before)
+        assert attempt.client.body == b"" or attempt.client.body.endswith(b"\n\n")
+    attempt.relay.done()
+    assert attempt.client.body == whole
+    assert attempt.client.ended
+    assert attempt.result().ending is Ending.DONE
+
+
+async def test_the_head_waits_for_the_first_event() -> None:
+    attempt = Attempt()
+    assert attempt.client.head is None
+    attempt.relay.data(b": ping\n\n")
+    assert attempt.client.head is not None
+    assert attempt.client.head.headers == {"x-request-id": "r"}
+    assert not attempt.relay.got_on
+    attempt.relay.data(text("a"))
+    assert attempt.relay.got_on
+
+
+@pytest.mark.parametrize("end", [b"", text("b"), b'data: {"half'])
+async def test_an_end_without_an_end_is_a_loss_and_halves_are_never_sent(end: bytes) -> None:
+    attempt = Attempt()
+    attempt.relay.data(text("a") + end)
+    attempt.relay.done() if end != b'data: {"half' else attempt.relay.lost("reset", begun=True)
+    assert attempt.result().ending is Ending.BROKE
+    assert attempt.line.aborted
+    assert not attempt.client.ended
+    assert b"half" not in attempt.client.body
+
+
+async def test_a_last_empty_line_may_be_missing() -> None:
+    attempt = Attempt()
+    attempt.relay.data(text("a") + b"data: [DONE]\n")
+    attempt.relay.done()
+    assert attempt.client.body == text("a") + DONE
+    assert attempt.client.ended
+
+
+async def test_carriage_returns_are_fine() -> None:
+    attempt = Attempt()
+    whole = (text("a") + DONE).replace(b"\n", b"\r\n")
+    for i in range(len(whole)):
+        attempt.relay.data(whole[i : i + 1])
+    attempt.relay.done()
+    assert attempt.client.body == whole
+    assert attempt.client.ended
+
+
+async def test_llama_cpps_own_stream_ends_with_stop() -> None:
+    for last, ending in (
+        (b'{"content":"","stop":true}', Ending.DONE),
+        (b'{"content":"b","stop":false}', Ending.BROKE),
+    ):
+        attempt = Attempt("/completion")
+        attempt.relay.data(b'data: {"content":"\\"stop\\":true","stop":false}\n\ndata: ' + last + b"\n\n")
+        attempt.relay.done()
+        assert attempt.result().ending is ending
+
+
+async def test_tool_calls_are_held_back_until_they_are_whole() -> None:
+    attempt = Attempt(hold=Hold.CALLS)
+    attempt.relay.data(text("Let me see") + event(CALL))
+    assert attempt.client.body == text("Let me see")
+    attempt.relay.data(event({"tool_calls": [{"index": 0, "function": {"arguments": "}"}}]}))
+    assert attempt.client.body == text("Let me see")
+    attempt.relay.data(event({}, "tool_calls") + DONE)
+    attempt.relay.done()
+    assert attempt.client.body.count(b"data: ") == 5
+    assert attempt.client.ended
+
+
+async def test_held_calls_of_a_dead_engine_are_forgotten() -> None:
+    attempt = Attempt(hold=Hold.CALLS)
+    attempt.relay.data(text("a") + event(CALL))
+    attempt.relay.lost("reset", begun=True)
+    assert attempt.result().ending is Ending.BROKE
+    attempt.relay.arm(hold=Hold.CALLS)
+    attempt.relay.attach(attempt.line)
+    attempt.relay.head(200, "text/event-stream", True)
+    attempt.relay.data(text("b") + event({}, "stop") + DONE)
+    attempt.relay.done()
+    assert attempt.client.body == text("a") + text("b") + event({}, "stop") + DONE
+
+
+async def test_words_about_tool_calls_are_text() -> None:
+    attempt = Attempt(hold=Hold.CALLS)
+    said = text('"tool_calls": [{"') + event({"content": "a", "tool_calls": []}) + event({"tool_calls": None})
+    attempt.relay.data(said)
+    assert attempt.client.body == said
+
+
+async def test_what_is_bound_is_held_back_whole_but_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_HELD_BYTES", 300)
+    attempt = Attempt(hold=Hold.ALL)
+    attempt.relay.data(text("{"))
+    assert attempt.client.head is None
+    attempt.relay.data(text("}"))
+    for _ in range(4):
+        attempt.relay.data(text("x"))
+    assert attempt.client.body == text("{") + text("}") + 4 * text("x")
+    attempt.relay.data(event({}, "stop") + DONE)
+    attempt.relay.done()
+    assert attempt.client.ended
+
+
+async def test_an_engines_error_is_its_word_if_it_lives_on() -> None:
+    fault = b'data: {"error":{"code":400,"message":"no"}}\n\n'
+    attempt = Attempt()
+    attempt.relay.data(text("a") + fault)
+    assert attempt.client.body == text("a")
+    attempt.relay.done()
+    assert attempt.client.body == text("a") + fault
+    assert attempt.client.ended
+    dying = Attempt()
+    dying.relay.data(text("a") + fault)
+    dying.relay.lost("reset", begun=True)
+    assert dying.client.body == text("a")
+    assert dying.result().ending is Ending.BROKE
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "ending"),
+    [
+        (200, b'{"usage": {"total_tokens": 12}}', Ending.DONE),
+        (400, b'{"error": {"message": "no"}}', Ending.DONE),
+        (503, b'{"error": {"message": "Loading model", "type": "unavailable_error"}}', Ending.STARTING),
+        (503, b'{"error": {"message": "full", "type": "other"}}', Ending.DONE),
+    ],
+)
+async def test_whole_answers(status: int, body: bytes, ending: Ending) -> None:
+    attempt = Attempt(stream=False)
+    attempt.relay.head(status, "application/json", False)
+    attempt.relay.data(body[:9])
+    assert attempt.client.head is None
+    attempt.relay.data(body[9:])
+    attempt.relay.done()
+    assert attempt.result().ending is ending
+    if ending is Ending.DONE:
+        assert attempt.client.head is not None
+        assert (attempt.client.head.status, attempt.client.body) == (status, body)
+        assert attempt.relay.tokens == (12 if status == 200 else None)
+        assert ("retry-after" in attempt.client.head.headers) is (status == 503)
+
+
+async def test_a_refusal_to_continue_is_no_answer() -> None:
+    attempt = Attempt()
+    attempt.relay.data(text("a"))
+    attempt.relay.lost("reset", begun=True)
+    future = attempt.relay.arm()
+    attempt.relay.attach(attempt.line)
+    attempt.relay.head(400, "application/json", False)
+    attempt.relay.data(b'{"error": "no such flag"}')
+    attempt.relay.done()
+    assert future.result().ending is Ending.REFUSED
+    assert "no such flag" in future.result().reason
+    assert attempt.client.body == text("a")
+
+
+async def test_a_slow_client_pauses_the_next_engine_too() -> None:
+    attempt = Attempt()
+    attempt.relay.pause()
+    assert attempt.line.paused
+    attempt.relay.lost("reset", begun=True)
+    attempt.relay.arm()
+    other = Line()
+    attempt.relay.attach(other)
+    assert other.paused
+    attempt.relay.go_on()
+    assert not other.paused
+
+
+async def test_timings_say_the_tokens_where_usage_was_not_asked_for() -> None:
+    attempt = Attempt()
+    timings = b'"timings":{"cache_n":3,"prompt_n":4,"prompt_ms":1.0,"predicted_n":5}'
+    attempt.relay.data(text("a") + b'data: {"choices":[],' + timings + b"}\n\n" + DONE)
+    attempt.relay.done()
+    assert attempt.relay.tokens == 12
+
+
+async def test_a_silent_stream_is_heard_of() -> None:
+    attempt = Attempt()
+    attempt.relay.beat(0.05)
+    async with asyncio.timeout(5):
+        while attempt.client.body.count(b": waiting") < 2:  # noqa: ASYNC110 - a clock makes it true
+            await asyncio.sleep(0.01)
+    attempt.relay.close()
