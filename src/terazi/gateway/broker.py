@@ -132,6 +132,8 @@ class Broker:
         except TimeoutError:
             relay.fail(deadline_passed(call.deadline_s))
         except asyncio.CancelledError:
+            if relay.over:  # whoever read it had enough
+                raise
             if not self._traffic.cutting:
                 relay.status = CLIENT_GONE
                 raise
