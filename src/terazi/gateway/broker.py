@@ -132,6 +132,8 @@ class Broker:
         except TimeoutError:
             relay.fail(deadline_passed(call.deadline_s))
         except asyncio.CancelledError:
+            if relay.over:  # whoever read it had enough
+                raise
             if not self._traffic.cutting:
                 relay.status = CLIENT_GONE
                 raise
@@ -164,11 +166,16 @@ class Broker:
         call = run.call
         if run.suspect is not None:
             (died, got_on), run.suspect = run.suspect, None
-            run.strikes.died(got_on=got_on, from_outside=blameless(died))
+            from_outside = blameless(died)
+            run.strikes.died(got_on=got_on, from_outside=from_outside)
+            run.setbacks.broke(pieces=run.entry.script().pieces, from_outside=from_outside)
             if run.strikes.out:
                 self._quarantine.put(_digest(call), asyncio.get_running_loop().time())
                 _log.warning("request %s is quarantined: engines died under it", call.id)
                 raise WireError(poisonous())
+            if (enough := run.setbacks.enough) is not None:
+                run.steps.append(GiveUp.word)
+                raise WireError(_cut(enough, run))
         if not run.lost:
             return _Sending(call.body)
         script, powers = run.entry.script(), powers_of(backend.card.engine)

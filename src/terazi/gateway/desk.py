@@ -127,7 +127,8 @@ class Desk:
 
     @asynccontextmanager
     async def converse(self, call: Call) -> AsyncIterator[Answer]:
-        """The answer to *call*, for handlers that translate it. To leave early is to drop it: the engine is freed.
+        """The answer to *call*, for handlers that translate it. To leave early is to drop it, unless the reader
+        said that it had ``enough``: the engine is freed.
 
         Whatever goes wrong is raised by the answer, as ``WireError``.
         """
@@ -137,7 +138,7 @@ class Desk:
         try:
             yield answer
         finally:
-            if not answer.ended:  # else the broker has only its books to close
+            if answer.sated or not answer.ended:  # else the broker has only its books to close
                 task.cancel()
             await asyncio.wait((task,))
 

@@ -11,7 +11,7 @@ from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call
 from terazi.gateway.journal import Entry
 from terazi.gateway.ports import Ticket, Witness
-from terazi.policy.resume import Shape, Strikes, shape_of
+from terazi.policy.resume import Setbacks, Shape, Strikes, shape_of
 
 #: Tells the client, before anything was sent, that an engine has died under its request.
 RESUMED_HEADER: Final = "x-terazi-resumed"
@@ -42,6 +42,7 @@ class Run:
         self.lost = self.replayed = self.broke_off = False
         self.suspect: tuple[Backend, bool] | None = None
         self.strikes = Strikes()
+        self.setbacks = Setbacks()
         self.attempts: list[Attempt] = []
         self.steps: list[str] = []
         self.death: str | None = None

@@ -21,6 +21,7 @@ from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.errors import Api, WireError
 from terazi.gateway.wire.sse import EventReader
 from terazi.gateway.wire.transcript import Transcript
+from terazi.policy.resume import Setbacks
 
 STREAM = {**CHAT, "stream": True, "max_tokens": 40}
 
@@ -294,6 +295,23 @@ async def test_a_request_that_kills_two_engines_is_quarantined_and_a_third_never
         assert json.loads(body)["usage"]["completion_tokens"] == 3
     assert [entry["event"] for entry in ledger(tmp_path / "third")].count("accepted") == 1
     assert [len(outcome.attempts) for outcome in book.outcomes] == [2, 0, 1]
+
+
+async def test_an_engine_that_breaks_off_after_every_token_is_given_up() -> None:
+    """Each brings one token, so that none is a strike; the client keeps what came, and is told."""
+    flags = ("--fake-tokens", "40", "--fake-exit-at", "after-tokens:1")
+    whole, _ = await uncut(STREAM)
+    async with broker_over(Phoenix(*[flags] * (Setbacks.MEAGRE_LIMIT + 1))) as (broker, book):
+        answer, body = Answer(), b""
+        await broker.answer(call_of(STREAM), answer)
+        with pytest.raises(WireError, match="next to nothing") as caught:  # noqa: PT012 - what came before it counts
+            async for chunk in answer:
+                body += chunk
+    assert caught.value.fault.code == "engine_cut"
+    assert read(body).content.split() == whole.split()[: Setbacks.MEAGRE_LIMIT]
+    (outcome,) = book.outcomes
+    assert len(outcome.attempts) == Setbacks.MEAGRE_LIMIT
+    assert outcome.resumed == (*["continue"] * (Setbacks.MEAGRE_LIMIT - 1), "give-up")
 
 
 async def test_deaths_from_outside_are_nobodys_fault() -> None:
