@@ -162,7 +162,9 @@ class Home:
 
     # ---- what a client does
 
-    async def ask(self, model: str, *, tokens: int = 8, stream: bool = True, say: str = "hello", **more: Any) -> Said:
+    async def ask(
+        self, model: str, *, tokens: int = 8, stream: bool = True, say: str = "hello", **more: Any
+    ) -> Said:
         """One chat, to its end."""
         body = {"model": model, "messages": [{"role": "user", "content": say}], "stream": stream, **more}
         async with self.session.post("/v1/chat/completions", json={**body, "max_tokens": tokens}) as response:

@@ -4,6 +4,7 @@ The numbers are those of the table in ``docs/reference/failures.md``.
 """
 
 import asyncio
+import contextlib
 import time
 
 import aiohttp
@@ -130,16 +131,17 @@ async def test_23_another_num_ctx_does_not_load_the_model_again(home: Home, api:
 
 
 async def test_24_a_client_that_gives_up_does_not_stop_the_load_and_hears_of_it_meanwhile(home: Home) -> None:
-    """cline#12839, ollama#7408: nothing came until the model was loaded; the client gave up, and so did the load."""
+    """cline#12839, ollama#7408: nothing came while it loaded; the client gave up, and so did the load."""
     home.models = {"a": COLD}
     home.faults("a", "--fake-load-s 1.5")
     async with serving(home):
         body = {"model": "a", "messages": [{"role": "user", "content": "hi"}], "stream": True}
         heard = b""
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.8), home.session.post("/v1/chat/completions", json=body) as answer:
-                async for piece in answer.content.iter_any():
-                    heard += piece
+        async with home.session.post("/v1/chat/completions", json=body) as answer:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.8):
+                    async for piece in answer.content.iter_any():
+                        heard += piece
         assert heard.count(b": ") >= 2, "signs of life, from the beginning"
         assert b"data:" not in heard
         assert (await home.states())["a"] in {"starting", "loading"}
