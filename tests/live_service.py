@@ -54,9 +54,9 @@ for pid in $(cut -d " " -f 1 "{home}/starts" 2>/dev/null) $(cat "{home}/grandchi
   grep -qs "^State:.[^ZX]" "/proc/$pid/status" && beside="$beside $pid"
 done
 echo "$$ $name$beside" >> "{home}/starts"
-life=$(cut -d " " -f 2 "{home}/starts" | grep -cx "$name")
-flags=$(sed -n "${{life}}p" "{home}/faults/$name" 2>/dev/null)
-[ -n "$flags" ] || flags=$(tail -n 1 "{home}/faults/$name" 2>/dev/null)
+life=1
+until mkdir "{home}/$name-life-$life" 2>/dev/null; do life=$((life + 1)); done
+flags=$(head -n "$life" "{home}/faults/$name" 2>/dev/null | tail -n 1)
 exec "{python}" -S "{fake}" "$@" --fake-ledger "{home}/ledger-$name" $flags
 """
 
