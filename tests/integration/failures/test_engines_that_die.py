@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from deadline import alive, until, until_async
-from live_service import FAKE, Home, Said, serving
+from live_service import FAKE, Home, Said, home_in, serving
 from running import engines_of, up
 from terazi.policy.residency_state import Limits
 from terazi.service import fleet
@@ -21,6 +21,12 @@ from terazi.supervisor import group
 
 COLD = "replicas = {min = 0}"
 TOOLS = [{"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Empty."""
+    return home_in(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -32,7 +38,9 @@ def quickly_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_08_an_abort_under_two_clients_is_not_felt(home: Home) -> None:
     """llama.cpp#27835, llama.cpp#27749: a CUDA abort took all requests with it."""
     home.models = {"a": ""}
-    home.faults("a", "--fake-exit-at after-tokens:31 --fake-exit-signal SIGABRT --fake-tokens 30", "--fake-tokens 30")
+    home.faults(
+        "a", "--fake-exit-at after-tokens:31 --fake-exit-signal SIGABRT --fake-tokens 30", "--fake-tokens 30"
+    )
     async with serving(home):
         both = await asyncio.gather(*(home.ask("a", tokens=30, say=say) for say in ("one", "two")))
         assert [said.whole for said in both] == [True, True]
@@ -121,7 +129,7 @@ def test_15_kill_9_leaves_no_engine_and_nothing_that_an_engine_has_started(tmp_p
 
 
 async def test_16_a_process_that_the_engine_left_ends_before_the_engine_is_started_again(home: Home) -> None:
-    """vllm#55510, vllm#34643, vllm#43060: the server was killed, its core kept the card, the restart found no memory.
+    """vllm#55510, vllm#34643, vllm#43060: the server was killed, its core kept the card, a new one found no room.
 
     Engines of llama.cpp start no such process; the fake does, in a session of its own, as vLLM's core is.
     """
@@ -199,13 +207,12 @@ async def test_25_an_engine_that_is_killed_for_want_of_memory_takes_nobody_along
     home.faults("a", "--fake-token-delay-s 0.02 --fake-tokens 60", "")
     async with serving(home):
         (victim,), (other,) = home.starts("a"), home.starts("b")
-        if way == "memory.max":
-            limit = _memory_limit(victim)
-            if limit is None:
-                pytest.skip("no control group with a memory limit to be made here")
+        limit = _memory_limit(victim) if way == "memory.max" else None
+        if way == "memory.max" and limit is None:
+            pytest.skip("no control group with a memory limit to be made here")
         streams = [home.asking("a", tokens=60), home.asking("b", tokens=16)]
         await home.until_asked("a")
-        if way == "memory.max":
+        if limit is not None:
             limit.write_text("1M")
         else:
             os.kill(victim, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What people report of engines that live and do nothing, and of those that were thought to, tried on a whole service.
+"""What people report of engines that live and do nothing, or were thought to, tried on a whole service.
 
 The numbers are those of the table in ``docs/reference/failures.md``.
 """
@@ -6,20 +6,37 @@ The numbers are those of the table in ``docs/reference/failures.md``.
 import asyncio
 import os
 import signal
+from functools import partial
+from pathlib import Path
 
 import pytest
 
 from deadline import until_async
-from live_service import Home, serving
+from live_service import Home, home_in, serving
+from terazi.policy.progress import Patience
+from terazi.service import deployment
 
 COLD = "replicas = {min = 0}"
+
+
+@pytest.fixture(autouse=True)
+def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times as often as in a service; how long an engine may be silent is set in each test."""
+    monkeypatch.setattr(deployment, "Patience", partial(Patience, look_s=0.3))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Empty."""
+    return home_in(tmp_path, monkeypatch)
 
 
 async def test_17_an_engine_that_is_healthy_and_generates_nothing_is_replaced_and_its_streams_go_on(
     home: Home,
 ) -> None:
     """vllm#39863, vllm#36451, Fastllm-proxy#19: health said 200 for 85 minutes, and no token came."""
-    home.models = {"a": ""}
+    # it answers questions, so it has as long as a batch of a prompt may take: a small one here
+    home.models = {"a": "settings = {context = 512, users = 2, batch = 32, micro_batch = 32}"}
     home.engine = "stuck_s = 1"
     home.faults("a", "--fake-hang-after 20 --fake-tokens 30", "--fake-tokens 30")
     async with serving(home):
@@ -68,7 +85,7 @@ async def test_20_a_call_that_hangs_keeps_no_other_model_from_loading(home: Home
     """LocalAI#10578: the watchdog waited for a hung call and held what the loader waited for."""
     home.models = {"hung": "", "other": COLD}
     home.engine = "stuck_s = 2"
-    home.faults("hung", "--fake-hang-after 5 --fake-tokens 12", "--fake-tokens 12")
+    home.faults("hung", "--fake-deaf-after 5 --fake-tokens 12", "--fake-tokens 12")
     async with serving(home):
         hung = home.asking("hung", tokens=12)
         await home.until_asked("hung")
