@@ -1,7 +1,7 @@
 """What the gateway adds and costs: the same streams direct, through nginx and through the gateway, in turn.
 
     PYTHONPATH=src:tests:benchmarks python benchmarks/bench_gateway.py [--streams 1,16,64,256] [--rounds 6]
-        [--peer NAME=PORT,PID] [--skip idle] [--profile FILE]
+        [--peer NAME=PORT,PID] [--skip idle]
 
 All targets are measured in one run, call by call in turn, so that whatever else the machine does meets each of
 them; compare ratios within a run, not figures of two runs. Printed are
@@ -35,7 +35,7 @@ from gateway_targets import (
     until_it_answers,
 )
 
-EVENTS = int(__import__("os").environ.get("EV", "32"))
+EVENTS = 64
 EVERY_MS = 20
 FLAT_EVENTS = 1500
 IDLE_STREAMS = 10_000
@@ -82,7 +82,6 @@ async def flat_out(targets: list[Target], streams: int, rounds: int) -> None:
     request = request_bytes(events=FLAT_EVENTS, every_ms=0)
     rates: dict[str, list[float]] = {t.name: [] for t in targets}
     costs: dict[str, list[float]] = {t.name: [] for t in targets}
-    loop = asyncio.get_running_loop()
     for turn in range(rounds):
         for step in range(len(targets)):
             target = targets[(turn + step) % len(targets)]
@@ -106,7 +105,7 @@ async def idle(target: Target, streams: int) -> None:
     before = target.rss_mib()
     clients = []
     for _ in range(0, streams, 100):
-        some = await asyncio.gather(*(connect(target) for _ in range(min(100, streams))))
+        some = await asyncio.gather(*(connect(target) for _ in range(100)))
         for client in some:
             client.ask(request)
         await asyncio.gather(*(client.begun for client in some if client.begun is not None))
@@ -151,8 +150,10 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
         if "idle" not in args.skip:
             print("\nidle streams; MiB before and with them, and CPU in % of a core")
             print("streams  target       before    after      CPU")
+            # a proxy needs two descriptors for each, and some for itself
+            streams = min(IDLE_STREAMS, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 200 - 1) * 100)
             for target in targets[1:]:
-                await idle(target, IDLE_STREAMS)
+                await idle(target, streams)
     finally:
         for target in reversed(targets):
             target.stop()

@@ -1,4 +1,4 @@
-"""The other end of the benchmark: raw clients that read streams as cheaply as can be, and note when the first came."""
+"""The benchmark's clients: raw, to read streams as cheaply as can be, and note when the first event came."""
 
 import asyncio
 import time
@@ -26,7 +26,7 @@ class Client(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self.transport = None
         if self.ended is not None and not self.ended.done():
             self.ended.set_result(False)

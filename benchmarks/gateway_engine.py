@@ -2,9 +2,9 @@
 
     python benchmarks/gateway_engine.py            # prints its port
 
-A request says in its body what it wants: ``events`` (how many), ``every_ms`` (the pace; 0 is flat out: one write for
-each event, as many streams as there are in turn), ``hold`` (after the first event nothing more comes). As
-llama-server does, it sends the head at once and closes the connection after a stream.
+A request says in its body what it wants: ``events`` (how many), ``every_ms`` (the pace; 0 is flat out: one write
+for each event, all streams in turn), ``hold`` (after the first event nothing more comes). As llama-server does, it
+sends the head at once and closes the connection after a stream.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ class Stream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self.transport = None
         self.engine.flat_out.discard(self)
 

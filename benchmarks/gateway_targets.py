@@ -1,4 +1,4 @@
-"""What the gateway is compared with: each target is a way to the same engine, with the process that does the work."""
+"""What the gateway is compared with: each target is a way to one engine, and the process that does its work."""
 
 import asyncio
 import cProfile
@@ -93,9 +93,7 @@ def start_engine() -> Target:
 
 def start_ours(engine: int) -> Target:
     """The gateway, journal and all."""
-    process = subprocess.Popen(
-        [sys.executable, os.environ.get("SERVE", __file__), str(engine)], stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen([sys.executable, __file__, str(engine)], stdout=subprocess.PIPE)
     assert process.stdout is not None
     return Target(name="terazi", port=int(process.stdout.readline()), pid=process.pid, process=process)
 

@@ -35,8 +35,13 @@ class Canned:
 
 
 @asynccontextmanager
-async def canned(*events: dict[str, object], status: int = 200, done: bool = True) -> AsyncIterator[Canned]:
-    """The engine; a *status* other than 200 answers with the first of *events* as a body."""
+async def canned(
+    *events: dict[str, object], status: int = 200, done: bool = True, first_cut_after: int | None = None
+) -> AsyncIterator[Canned]:
+    """The engine; a *status* other than 200 answers with the first of *events* as a body.
+
+    *first_cut_after*: the first answer ends after so many events; ``done`` False: none says that it is complete.
+    """
     engine = Canned(0)
 
     async def chat(request: web.Request) -> web.StreamResponse:
@@ -45,9 +50,10 @@ async def canned(*events: dict[str, object], status: int = 200, done: bool = Tru
             return web.json_response(events[0], status=status)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        for event in events:
+        cut = first_cut_after if len(engine.asked) == 1 else None
+        for event in events[:cut]:
             await response.write(b"data: " + json.dumps(event).encode() + b"\n\n")
-        if done:
+        if done and cut is None:
             await response.write(b"data: [DONE]\n\n")
         return response
 

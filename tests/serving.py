@@ -14,6 +14,7 @@ import aiohttp
 
 from demo_files import smollm2
 from terazi.errors import EngineError
+from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, Served, find_served
 from terazi.gateway.call import Caller
@@ -194,6 +195,7 @@ async def gateway_over(
     heartbeat_s: float = 5.0,
     keys: Mapping[str, Caller] | None = None,
     library: Library | None = None,
+    readers: tuple[Reader, ...] = (),
 ) -> AsyncIterator[Gateway]:
     """The gateway on a free port."""
     app = create_app(
@@ -208,6 +210,7 @@ async def gateway_over(
         heartbeat_s=heartbeat_s,
         keys=keys,
         library=library,
+        readers=readers,
     )
     gateway = Gateway(app, "127.0.0.1", 0)
     await gateway.start()

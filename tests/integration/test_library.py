@@ -17,7 +17,7 @@ from huggingface_hub import constants
 from fake_hub import FakeHub
 from gguf_writer import TensorRow, Typed, write_gguf
 from serving import CARD, StubBackend, gateway_over
-from terazi.errors import ServiceError, SourceError, TeraziError, UsageError
+from terazi.errors import RefusedError, ServiceError, SourceError, TeraziError, UsageError
 from terazi.gateway.backend import Served, find_served
 from terazi.gateway.library import ForeignModelError, NewModel, NoSuchModelError, Progress
 from terazi.models.sources import download, load_model
@@ -49,11 +49,19 @@ class StubShelf:
         self.held: dict[str, StubBackend] = {}
         self.sources: dict[str, str] = {}
         self.kept: list[tuple[str, float | None]] = []
+        self.refuses: str | None = None
+        self.full = False
 
     def find(self, name: str) -> Served | None:
         return find_served(self.held.values(), name)
 
+    async def check_model(self, source: str) -> None:
+        if source == self.refuses:
+            raise RefusedError("it would never fit", hint="a smaller quant")
+
     async def add_model(self, source: str, *, names: Sequence[str]) -> str:
+        if self.full:
+            raise RefusedError("it doesn't fit now", hint="stop something")
         model = model_id(load_model(source))
         known = self.held.get(model)
         aliases = tuple(dict.fromkeys([*(known.card.aliases if known else ()), *names]))
@@ -146,6 +154,18 @@ async def test_a_pull_tells_how_far_it_is_and_serves_the_model(
     assert again.find(NAME) is not None
 
 
+@pytest.mark.parametrize("token", [None, "hf_secret"])
+async def test_a_token_goes_to_the_hub_if_there_is_one(
+    hub: FakeHub, library: ModelLibrary, token: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    if token is not None:
+        monkeypatch.setenv("HF_TOKEN", token)
+    assert (await steps_of(library, "hf.co/org/repo:Q8_0"))[-1].status == "success"
+    assert {seen.authorization for seen in hub.seen} == {None if token is None else f"Bearer {token}"}
+
+
 async def test_two_pulls_share_one_download_which_ends_with_the_last(hub: FakeHub, library: ModelLibrary) -> None:
     hub.behaviour.pause_s = 0.05
     first, second = library.pull(NAME, local=True), library.pull(NAME, local=True)
@@ -220,6 +240,21 @@ async def test_what_cannot_be_pulled_is_said(
     with pytest.raises(ServiceError, match="no room"):
         await steps_of(library, NAME)
     assert hub.sent_bytes == sent, "nothing travelled"
+
+
+async def test_what_would_never_fit_is_not_fetched(
+    hub: FakeHub, library: ModelLibrary, shelf: StubShelf, tmp_path: Path
+) -> None:
+    shelf.refuses = "hf:org/repo:Q4_K_M"
+    with pytest.raises(RefusedError):
+        await steps_of(library, NAME)
+    assert not list((tmp_path / "models").rglob("*.gguf")), "it was looked at first"
+    shelf.refuses, shelf.full = None, True
+    with pytest.raises(RefusedError, match="now"):
+        await steps_of(library, NAME)
+    assert list((tmp_path / "models").rglob("*.gguf"))
+    await library.delete(NAME)
+    assert not list((tmp_path / "models").rglob("*.gguf")), "it wasn't served, and can be deleted all the same"
 
 
 async def test_a_file_of_this_machine_stays_where_it_is(

@@ -57,6 +57,9 @@ def _model(model: dict[str, Any]) -> list[str]:
     elif model["replicas"]:
         marks.insert(0, _engine(model["replicas"][0]))
     lines = [", ".join([f"{line} {marks[0]}" if model["replicas"] else f"{line}  {marks[0]}", *marks[1:]])]
+    if model["waiting"]:
+        oldest = "" if model["oldest_s"] is None else f", the oldest for {format_seconds(model['oldest_s'])}"
+        lines.append(f"  {model['waiting']} waiting{oldest}")
     if model["closed"] is not None:
         again = "" if model["opens_in_s"] is None else f"; tried again in {format_seconds(model['opens_in_s'])}"
         lines.append(f"  takes no requests: {model['closed']}{again}")

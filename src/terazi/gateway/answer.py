@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
-from terazi.gateway.call import Flow, Head
+from terazi.gateway.call import Head, Tap
 from terazi.gateway.wire.errors import Fault, WireError
 
 _log = logging.getLogger(__name__)
@@ -21,11 +21,15 @@ class Answer:
 
     A chunk of a stream holds whole server-sent events and comments. A fault is raised as ``WireError`` where it
     falls: by ``head`` if nothing had begun, else by the iteration, after all that came before it.
+
+    Attributes:
+        sated: its reader had enough before its end.
     """
 
     def __init__(self) -> None:
+        self.sated = False
         self._head: Head | None = None
-        self._flow: Flow | None = None
+        self._flow: Tap | None = None
         self._chunks: deque[bytes] = deque()
         self._size = 0
         self._ended = False
@@ -35,7 +39,7 @@ class Answer:
 
     # --- the broker's side
 
-    def begin(self, head: Head, flow: Flow) -> None:
+    def begin(self, head: Head, flow: Tap) -> None:
         """As ``Sink`` has it."""
         self._head, self._flow = head, flow
         self._news.set()
@@ -104,6 +108,17 @@ class Answer:
                 return
             self._news.clear()
             await self._news.wait()
+
+    def enough(self) -> None:
+        """Nothing more is wanted of it: it counts as complete, and its engine is freed."""
+        if self._flow is not None and not self._ended:
+            self.sated = True
+            self._flow.enough()
+
+    @property
+    def ended(self) -> bool:
+        """It has its end or its fault, read or not."""
+        return self._ended
 
     @property
     def unread_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """Puts the gateway's application together."""
 
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -30,7 +30,6 @@ from terazi.gateway.relay import HEARTBEAT_S
 from terazi.gateway.rerank_routes import RerankRoutes
 from terazi.gateway.responses_routes import ResponsesRoutes
 from terazi.gateway.traffic import Traffic
-from terazi.gateway.upstream import Upstream
 from terazi.gateway.wire.errors import Fault, WireError, api_of
 
 #: Where the application keeps its desk, for ``gateway.server``.
@@ -88,7 +87,6 @@ def create_app(
             account=Bookkeeper((metrics, *readers)),
             heartbeat_s=heartbeat_s,
         ),
-        upstream=Upstream(on_retry=metrics.retries.inc, ready_wait_s=ready_wait_s),
         traffic=traffic,
         metrics=metrics,
         keyring=keyring or Keyring(holders),
@@ -97,7 +95,6 @@ def create_app(
     )
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk
-    app.cleanup_ctx.append(_upstream_life)
 
     async def close_links(_: web.Application) -> None:
         links.close()
@@ -121,12 +118,6 @@ def create_app(
         app.router.add_route("OPTIONS", path, _preflight)
         app.router.add_route("*", path, desk.route(api_of(prefix), _not_found))
     return app
-
-
-async def _upstream_life(app: web.Application) -> AsyncIterator[None]:
-    app[DESK].upstream.open()
-    yield
-    await app[DESK].upstream.close()
 
 
 async def _not_found(request: web.Request, _tab: Tab) -> web.StreamResponse:

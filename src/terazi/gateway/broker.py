@@ -132,6 +132,8 @@ class Broker:
         except TimeoutError:
             relay.fail(deadline_passed(call.deadline_s))
         except asyncio.CancelledError:
+            if relay.over:  # whoever read it had enough
+                raise
             if not self._traffic.cutting:
                 relay.status = CLIENT_GONE
                 raise
@@ -164,11 +166,16 @@ class Broker:
         call = run.call
         if run.suspect is not None:
             (died, got_on), run.suspect = run.suspect, None
-            run.strikes.died(got_on=got_on, from_outside=blameless(died))
+            from_outside = blameless(died)
+            run.strikes.died(got_on=got_on, from_outside=from_outside)
+            run.setbacks.broke(pieces=run.entry.script().pieces, from_outside=from_outside)
             if run.strikes.out:
                 self._quarantine.put(_digest(call), asyncio.get_running_loop().time())
                 _log.warning("request %s is quarantined: engines died under it", call.id)
                 raise WireError(poisonous())
+            if (enough := run.setbacks.enough) is not None:
+                run.steps.append(GiveUp.word)
+                raise WireError(_cut(enough, run))
         if not run.lost:
             return _Sending(call.body)
         script, powers = run.entry.script(), powers_of(backend.card.engine)
@@ -186,11 +193,11 @@ class Broker:
             case Continue():
                 tokens = await self._tokens(backend, call.model, script)
                 spent = script.pieces if tokens is None else len(tokens)
-                limit = limit_of(call.fields)
+                limit = limit_of(run.fields)
                 if limit is not None and spent >= limit:
                     self._finish(relay, script, reason="length")
                     return None
-                body = continuation(call.fields, run.shape, powers, script, tokens=tokens, spent=spent)
+                body = continuation(run.fields, run.shape, powers, script, tokens=tokens, spent=spent)
                 return _Sending(body, Stitcher(script, spent=spent, resumed=relay.seams + 1), seam(script))
             case _:  # run again: only the opening may have been sent
                 return _Sending(call.body, Stitcher(script, resumed=relay.seams) if script.begun else None)
@@ -199,7 +206,7 @@ class Broker:
         """Send it and hear how it came out."""
         call, loop = run.call, asyncio.get_running_loop()
         hold = Hold.NOTHING
-        if call.stream and binds(call.fields):
+        if call.stream and binds(run.fields):
             hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
         async with self._alone(run) as release:
             began = loop.time()

@@ -82,6 +82,14 @@ class Flow(Protocol):
         ...
 
 
+class Tap(Flow, Protocol):
+    """The same for whoever reads the answer, who may have enough of it."""
+
+    def enough(self) -> None:
+        """What came is all that was wanted: the answer is complete here, and its engine is freed."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
     """How an answer begins. ``headers`` are the broker's own (queue, resumption, request id), in lower case."""
@@ -98,7 +106,7 @@ class Sink(Protocol):
     All are called on the event loop and return at once. After the client has left they do nothing.
     """
 
-    def begin(self, head: Head, flow: Flow) -> None:
+    def begin(self, head: Head, flow: Tap) -> None:
         """The head; exactly once before the first byte."""
         ...
 

@@ -17,7 +17,6 @@ from terazi.gateway.broker import Broker
 from terazi.gateway.call import Call, Caller
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
-from terazi.gateway.upstream import Upstream
 from terazi.gateway.wire.errors import (
     Api,
     Fault,
@@ -54,7 +53,6 @@ class Desk:
     """The gateway's own objects. One per application."""
 
     directory: Directory
-    upstream: Upstream
     broker: Broker
     traffic: Traffic
     metrics: Metrics
@@ -129,7 +127,8 @@ class Desk:
 
     @asynccontextmanager
     async def converse(self, call: Call) -> AsyncIterator[Answer]:
-        """The answer to *call*, for handlers that translate it. To leave early is to drop it: the engine is freed.
+        """The answer to *call*, for handlers that translate it. To leave early is to drop it, unless the reader
+        said that it had ``enough``: the engine is freed.
 
         Whatever goes wrong is raised by the answer, as ``WireError``.
         """
@@ -139,7 +138,8 @@ class Desk:
         try:
             yield answer
         finally:
-            task.cancel()
+            if answer.sated or not answer.ended:  # else the broker has only its books to close
+                task.cancel()
             await asyncio.wait((task,))
 
     def _client_left(self, api: Api, tab: Tab) -> None:

@@ -43,56 +43,51 @@ class OllamaLibraryRoutes:
         }
         register(app, self._desk, handlers)
 
-    @property
-    def _library(self) -> Library:
+    def _library(self, tab: Tab) -> Library:
         if self._held is None:
             raise WireError(ollama.not_offered("this", "the service keeps no models of its own"))
+        if tab.caller.models is not None:
+            message = f"the key '{tab.caller.name}' is for certain models, and changes none"
+            raise WireError(Fault(status=403, message=message, kind="permission_error"))
         return self._held
 
     async def pull(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """``POST /api/pull``: progress as it comes, or one word at the end."""
         body = read_body(NameBody, await self._desk.read_body(request))
-        steps = self._library.pull(body.wanted, local=is_loopback(request.remote or ""))
+        steps = self._library(tab).pull(body.wanted, local=is_loopback(request.remote or ""))
         return await self._tell(request, tab, steps, stream=body.stream is not False)
 
     async def create(self, request: web.Request, tab: Tab) -> web.StreamResponse:
         """``POST /api/create``: a further name with defaults, or a model of an uploaded file."""
         body = read_body(CreateBody, await self._desk.read_body(request))
         wanted = _new_model(body)
-        return await self._tell(request, tab, self._create(wanted), stream=body.stream is not False)
+        return await self._tell(request, tab, _create(self._library(tab), wanted), stream=body.stream is not False)
 
-    async def _create(self, wanted: NewModel) -> AsyncGenerator[Progress]:
-        yield Progress(status="reading model metadata")
-        await self._library.create(wanted)
-        yield Progress(status="writing manifest")
-        yield Progress(status="success")
-
-    async def delete(self, request: web.Request, _tab: Tab) -> web.Response:
+    async def delete(self, request: web.Request, tab: Tab) -> web.Response:
         """``DELETE /api/delete``."""
         body = read_body(NameBody, await self._desk.read_body(request))
-        await _told(self._library.delete(body.wanted))
+        await _told(self._library(tab).delete(body.wanted))
         return web.Response()
 
-    async def copy(self, request: web.Request, _tab: Tab) -> web.Response:
+    async def copy(self, request: web.Request, tab: Tab) -> web.Response:
         """``POST /api/copy``."""
         body = read_body(CopyBody, await self._desk.read_body(request))
-        await _told(self._library.copy(body.source, body.destination))
+        await _told(self._library(tab).copy(body.source, body.destination))
         return web.Response()
 
     async def push(self, request: web.Request, _tab: Tab) -> web.Response:
         """``POST /api/push``: no."""
         raise WireError(ollama.not_offered(request.path, "models are pulled and served, not published"))
 
-    async def has_blob(self, request: web.Request, _tab: Tab) -> web.Response:
+    async def has_blob(self, request: web.Request, tab: Tab) -> web.Response:
         """``HEAD /api/blobs/sha256:…``."""
-        there = await _told(self._library.has_blob(_digest(request)))
+        there = await _told(self._library(tab).has_blob(_digest(request)))
         return web.Response(status=200 if there else 404)
 
-    async def add_blob(self, request: web.Request, _tab: Tab) -> web.Response:
-        """``POST /api/blobs/sha256:…``: the file as it comes, never all of it in memory."""
+    async def add_blob(self, request: web.Request, tab: Tab) -> web.Response:
+        """``POST /api/blobs/sha256:…``: a file no larger than any other request."""
         length = request.content_length
-        # what is written is bounded by the disk, which the library looks at, and not by the size of a question
-        await _told(self._library.add_blob(_digest(request), request.content.iter_any(), length))
+        await _told(self._library(tab).add_blob(_digest(request), request.content.iter_any(), length))
         return web.Response(status=201)
 
     async def _tell(
@@ -118,6 +113,13 @@ class OllamaLibraryRoutes:
             return json_response({"status": "success"})
         await response.write_eof()
         return response
+
+
+async def _create(library: Library, wanted: NewModel) -> AsyncGenerator[Progress]:
+    yield Progress(status="reading model metadata")
+    await library.create(wanted)
+    yield Progress(status="writing manifest")
+    yield Progress(status="success")
 
 
 def _new_model(body: CreateBody) -> NewModel:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from terazi.gateway.account import END_BYTES
-from terazi.gateway.call import Call, Flow, Head, Sink
+from terazi.gateway.call import Call, Head, Sink, Tap
 from terazi.gateway.in_flight import InFlight  # noqa: TC001 - as all others are imported
 from terazi.gateway.journal import Entry
 from terazi.gateway.links import Exchange
@@ -57,8 +57,8 @@ class Result:
     status: int = 0
 
 
-class Relay(Flow):
-    """One call's answer on its way to its client; a ``Receiver`` of each attempt, and the sink's ``Flow``.
+class Relay(Tap):
+    """One call's answer on its way to its client; a ``Receiver`` of each attempt, and the sink's ``Tap``.
 
     Attributes:
         begun: the client has the answer's head.
@@ -210,6 +210,18 @@ class Relay(Flow):
         self._paused = False
         if self._exchange is not None:
             self._exchange.go_on()
+
+    def enough(self) -> None:
+        """As ``Tap`` says."""
+        if not self._over:
+            self._count(self._entry.tail())
+            self.finish()
+            self._settle(Result(Ending.DONE))
+
+    @property
+    def over(self) -> bool:
+        """The client has its end or its fault."""
+        return self._over
 
     # --- the engine's side ------------------------------------------------------------------------------
 

@@ -1,14 +1,17 @@
 """What the broker knows of one call while it answers it, over all engines that it takes."""
 
+import contextlib
+import json
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 from terazi.gateway.account import Attempt  # noqa: TC001 - as all others are imported
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call
 from terazi.gateway.journal import Entry
 from terazi.gateway.ports import Ticket, Witness
-from terazi.policy.resume import Shape, Strikes, shape_of
+from terazi.policy.resume import Setbacks, Shape, Strikes, shape_of
 
 #: Tells the client, before anything was sent, that an engine has died under its request.
 RESUMED_HEADER: Final = "x-terazi-resumed"
@@ -39,6 +42,7 @@ class Run:
         self.lost = self.replayed = self.broke_off = False
         self.suspect: tuple[Backend, bool] | None = None
         self.strikes = Strikes()
+        self.setbacks = Setbacks()
         self.attempts: list[Attempt] = []
         self.steps: list[str] = []
         self.death: str | None = None
@@ -46,9 +50,18 @@ class Run:
         self.pause_s = self.FIRST_PAUSE_S
 
     @cached_property
+    def fields(self) -> Mapping[str, Any]:
+        """The body's; whoever made the call may not have needed to read it."""
+        if not self.call.fields and self.call.content_type.startswith("application/json"):
+            with contextlib.suppress(ValueError, RecursionError):
+                read = json.loads(self.call.body)
+                return read if isinstance(read, dict) else {}
+        return self.call.fields
+
+    @cached_property
     def shape(self) -> Shape:
         """What its fields say about resuming it; read only when that matters."""
-        return shape_of(self.call.path, self.call.fields, stream=self.call.stream)
+        return shape_of(self.call.path, self.fields, stream=self.call.stream)
 
     def words(self) -> str:
         """What a heartbeat says."""

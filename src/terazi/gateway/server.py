@@ -3,11 +3,13 @@
 import asyncio
 import contextlib
 import errno
+import hashlib
 import logging
 import os
 import resource
 import socket
 import ssl
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
@@ -155,6 +157,18 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
             hint="tls_cert is a PEM file with the certificate and its chain, tls_key its key without a passphrase",
         ) from problem
     return context
+
+
+def fingerprint(certificate: str) -> str:
+    """The SHA-256 of the first certificate in a PEM file, in hexadecimal.
+
+    Raises:
+        OSError, ValueError: there is none.
+    """
+    text = Path(certificate).read_text()
+    begin, end = text.index("-----BEGIN CERTIFICATE-----"), text.index("-----END CERTIFICATE-----")
+    pem = text[begin:end] + "-----END CERTIFICATE-----"
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
 
 
 def _raise_file_limit() -> None:

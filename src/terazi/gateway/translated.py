@@ -138,6 +138,7 @@ async def stream_chat(
                 await response.write(out)
                 sent += len(out)
                 if translator.stopped:
+                    answer.enough()
                     break
             last = encode(translator.end())
             await _begin(request, response, tab)
@@ -170,6 +171,7 @@ async def whole_chat(desk: Desk, tab: Tab, call: Call, translator: Translator) -
             for data in reader.feed(chunk):
                 events += translator.feed(data)
             if translator.stopped:
+                answer.enough()
                 break
         return events + translator.end(), head
 

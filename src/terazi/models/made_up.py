@@ -63,7 +63,7 @@ class MadeUpModel:
     feed_forward: int
     heads: int
     kv_heads: int
-    vocab: int = 256
+    vocab: int = 32
     vocab_dtype: str = "f16"
     tokenizer: bool = False
     context: int = 8192

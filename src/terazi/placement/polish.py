@@ -17,7 +17,7 @@ from terazi.placement.sums import Counts, Space, place, role_of
 from terazi.units import MIB
 
 #: Up to so many layers are moved in every number.
-FEW = 8
+FEW = 9
 #: A layout that lacks such a share of a budget by the sums, and so many bytes, isn't worth a bill.
 _TOO_MUCH, _TOO_MUCH_BYTES = 0.06, 64 * MIB
 

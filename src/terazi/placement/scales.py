@@ -4,14 +4,17 @@ In: a model, devices. Out: its ``Scale``. A search weighs the model itself and a
 and over with other contexts and layouts.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from terazi.hardware.machine import Device
 from terazi.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from terazi.memory.llama_cpp.scale import Scale
+
+
+_T = TypeVar("_T")
 
 
 class Scales:
@@ -27,6 +30,7 @@ class Scales:
         self._scales: dict[tuple[int, tuple[Device, ...]], Scale] = {}
         self._asked: dict[tuple[int, tuple[Device, ...]], ModelSpec] = {}
         self._twins: dict[int, tuple[ModelSpec, ModelSpec]] = {}
+        self._notes: dict[Hashable, object] = {}
 
     def of(self, spec: ModelSpec, devices: tuple[Device, ...]) -> "Scale":
         """The scale of *spec* on *devices*."""
@@ -53,3 +57,9 @@ class Scales:
         if known is None:
             known = self._twins[id(spec)] = spec, make(spec)
         return known[1]
+
+    def noted(self, key: Hashable, find: Callable[[], _T]) -> _T:
+        """What *find* found the first time for *key*: the same question comes again in one search."""
+        if key not in self._notes:
+            self._notes[key] = find()
+        return cast("_T", self._notes[key])

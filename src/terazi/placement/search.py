@@ -22,10 +22,8 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.appraiser import Appraiser
 from terazi.placement.capacity import Capacity
-from terazi.placement.experts import leave_out
 from terazi.placement.judge import Judged, judge
 from terazi.placement.layout import Layout, Role, alone, holds, spread
-from terazi.placement.overflow import fill_up
 from terazi.placement.pace import Pace, active_bytes, by_bandwidth
 from terazi.placement.plan import Rejected
 from terazi.placement.scales import Scales
@@ -41,6 +39,8 @@ _CORRECTIONS = 3
 #: Bills that are weighed beyond the necessary ones, times the model's blocks: a bill of 126 blocks over 8 cards
 #: takes 50 ms, and an answer shall take 200.
 JUDGED_BLOCKS = 250
+#: Cards over which sharing blocks out is tried besides leaving experts out.
+_FEW_CARDS = 4
 #: Up to so many times the slowest card in use for a layer, the host may be worth a look.
 _COMPARABLE = 2.0
 
@@ -379,9 +379,16 @@ class Search:
             seen += self._corrected(tried, devices, space, lambda s: self._wholes(s)[:1])
             fits = [j for j in seen if not j.shortfall]
             if fits:
+                # start-up is part of the product, and most models are no mixtures
+                from terazi.placement.experts import leave_out
+                from terazi.placement.overflow import fill_up
+
                 better = leave_out(self, settings, devices, fits[0])
-                better += fill_up(self, tried, devices, fits[0])
-                return [*better, *leave_out(self, settings, devices, fits[0], largest=True), *seen]
+                # a bill over many cards takes long, and each wastes less than a matrix already
+                if not better or len(devices) <= _FEW_CARDS:
+                    better += fill_up(self, tried, devices, fits[0])
+                    better += leave_out(self, settings, devices, fits[0], largest=True)
+                return [*better, *seen]
         return seen
 
     def _engine_layout(self, settings: LlamaCppSettings) -> Iterator[Judged]:

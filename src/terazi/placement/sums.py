@@ -109,7 +109,10 @@ def survey(
     """The search space for *settings*. *partial*: some layers stay on the host, which changes compute buffers."""
     twin = scales.twin(spec, short_twin)
     trial_settings = replace(settings, n_cpu_moe=min(settings.n_cpu_moe, twin.block_count))
-    fixed, host_fixed = _beside_layers(twin, machine, devices, trial_settings, partial=partial, scales=scales)
+    fixed, host_fixed = scales.noted(
+        (devices, trial_settings, partial),
+        lambda: _beside_layers(twin, machine, devices, trial_settings, partial=partial, scales=scales),
+    )
     whole: dict[tuple[str, bool], Sequence[int]] = {}
     for device in devices:
         if _kind(device) not in whole:

@@ -297,6 +297,46 @@ class Strikes:
             self.count = 1 if got_on else self.count + 1
 
 
+class Setbacks:
+    """How often engines broke off under one request, which has an end even if each of them brought a little.
+
+    Each time costs the next engine the whole prompt and all of the answer so far. An engine that breaks off after
+    every token would be fed the same request for ever otherwise. Ends from outside (a signal that somebody sent)
+    count among all, not among those that brought too little.
+    """
+
+    #: So many times in all.
+    LIMIT: Final = 20
+    #: So many in a row that brought fewer than ``LEAST_PIECES`` each (events with text: about as many tokens).
+    MEAGRE_LIMIT: Final = 6
+    LEAST_PIECES: Final = 4
+
+    __slots__ = ("_meagre", "_pieces", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._meagre = 0
+        self._pieces = 0
+
+    def broke(self, *, pieces: int, from_outside: bool) -> None:
+        """An engine broke off; *pieces* of the answer had been sent by then, over all engines."""
+        self.count += 1
+        gained, self._pieces = pieces - self._pieces, pieces
+        if gained >= self.LEAST_PIECES:
+            self._meagre = 0
+        elif not from_outside:
+            self._meagre += 1
+
+    @property
+    def enough(self) -> str | None:
+        """Why it isn't given to another engine, as a clause; None if it is."""
+        if self.count >= self.LIMIT:
+            return f"engines had broken off with it {self.count} times"
+        if self._meagre >= self.MEAGRE_LIMIT:
+            return f"the last {self._meagre} engines brought next to nothing of it each"
+        return None
+
+
 class Quarantine:
     """Remembers for a while which requests killed engines, by a digest of their bodies.
 

@@ -32,6 +32,10 @@ _MOST_BYTES: Final = 8 * 1024 * 1024
 _SLOTS: Final = 16
 
 
+#: Whom servers name as the owner of their models, and which engine that is: it tells what they can continue.
+_OWNERS: Final = {"llamacpp": "llama.cpp", "vllm": "vLLM"}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """One model as a server lists it; None is what it doesn't say."""
@@ -40,6 +44,7 @@ class Listed:
     context: int | None = None
     created_s: int | None = None
     slots: int | None = None
+    engine: str | None = None
 
 
 class AttachedModel:
@@ -283,6 +288,7 @@ def read_entry(entry: dict[str, Any], slots: int | None = None) -> Listed:
         context=next((n for n in contexts if isinstance(n, int) and n > 0), None),
         created_s=created if isinstance(created, int) else None,
         slots=slots,
+        engine=_OWNERS.get(str(entry.get("owned_by"))),
     )
 
 
@@ -311,5 +317,5 @@ def _card(listed: Listed, url: str, aliases: tuple[str, ...]) -> ModelCard:
         modified=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(created)),
         digest=sha256(f"{url} {listed.id}".encode()).hexdigest(),
         capabilities=("completion",),
-        engine=f"attached: {url}",
+        engine=f"{listed.engine}, attached: {url}" if listed.engine else f"attached: {url}",
     )

@@ -21,13 +21,18 @@ _LIMIT_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beacon:
-    """One running service. ``started`` is the process's start time as the system reports it (seconds)."""
+    """One running service. ``started`` is the process's start time as the system reports it (seconds).
+
+    ``fingerprint`` is the SHA-256 of its certificate, if it speaks HTTPS: the commands know it by that, since the
+    certificate's name need not be the address.
+    """
 
     url: str
     pid: int
     started: float
     control_token: str
     api_key: str | None
+    fingerprint: str | None = None
     schema: str = "terazi.beacon/1"
 
 

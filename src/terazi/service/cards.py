@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from terazi.gateway.backend import ModelCard
+from terazi.models.capabilities import capabilities
 from terazi.models.spec import ArrayInfo, ModelSpec
 from terazi.placement.plan import Plan
 
@@ -46,7 +47,6 @@ def make_card(
     others = dict.fromkeys((*aliases, *(o for o in typed if "/" not in o and o.isprintable())))
     stat = path.stat()
     template = spec.metadata.get("tokenizer.chat_template")
-    capabilities = ["completion", *(["tools"] if isinstance(template, str) and "tool" in template else [])]
     return ModelCard(
         id=name,
         aliases=tuple(other for other in others if other != name),
@@ -61,7 +61,7 @@ def make_card(
         created_s=int(stat.st_mtime),
         modified=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(stat.st_mtime)),
         digest=hashlib.sha256(f"{name}:{spec.file_bytes}:{stat.st_mtime_ns}".encode()).hexdigest(),
-        capabilities=tuple(capabilities),
+        capabilities=capabilities(spec.metadata, spec.architecture),
         model_info={key: value for key, value in spec.metadata.items() if not isinstance(value, ArrayInfo | tuple)},
         template=template if isinstance(template, str) else None,
         engine=plan.engine,

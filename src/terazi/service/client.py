@@ -87,6 +87,8 @@ class ServiceClient:
         return [entry["id"] for entry in answer["data"]]
 
     def _request(self, method: str, path: str, **options: Any) -> aiohttp.client._RequestContextManager:
+        if self._beacon.fingerprint:
+            options["ssl"] = aiohttp.Fingerprint(bytes.fromhex(self._beacon.fingerprint))
         return self._session.request(method, self._beacon.url + path, **options)
 
     async def _json(self, method: str, path: str, body: object = None) -> dict[str, Any]:

@@ -37,6 +37,19 @@ class ServiceTable(Table):
         default=(), description="Further origins whose web pages may use the service."
     )
 
+    tls_cert: str | None = Field(
+        default=None, description="PEM file with a certificate and its chain: serve HTTPS. It needs tls_key, too."
+    )
+    tls_key: str | None = Field(
+        default=None, description="PEM file with the certificate's key, without a passphrase."
+    )
+
+    @model_validator(mode="after")
+    def _certificate_with_key(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("tls_cert and tls_key go together")
+        return self
+
     def key(self) -> str | None:
         """The one key for everybody."""
         return None if self.api_key is None else self.api_key.get_secret_value()

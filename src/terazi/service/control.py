@@ -5,12 +5,13 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 from terazi.errors import ServiceError, TeraziError, UsageError
 from terazi.gateway.backend import READY
 from terazi.policy.residency_state import Residence
+from terazi.policy.survey import Survey
 from terazi.service.config import Config, read_config
 from terazi.service.curator import Curator
 from terazi.service.fleet import Fleet
@@ -29,13 +30,22 @@ class ServiceControl:
     Args:
         fleet: all models.
         curator: who changes what is served.
+        survey: the dispatcher's view of all queues.
         config: as it was read; *path* is where, None if nowhere.
         stopping: set to end the service.
     """
 
     def __init__(
-        self, fleet: Fleet, curator: Curator, config: Config, path: Path | None, stopping: asyncio.Event
+        self,
+        fleet: Fleet,
+        curator: Curator,
+        survey: Callable[[], Survey],
+        config: Config,
+        *,
+        path: Path | None,
+        stopping: asyncio.Event,
     ) -> None:
+        self._survey = survey
         self._fleet = fleet
         self._curator = curator
         self._config = config
@@ -52,13 +62,19 @@ class ServiceControl:
         models = await asyncio.gather(
             *(model.snapshot(fleet.closed_until(model)) for model in fleet.models.values())
         )
+        lines = {line.model: line for line in self._survey().lines}
+        shown = [*models, *(model.snapshot() for model in fleet.attached.values())]
+        for model in shown:
+            line = lines.get(model["id"])
+            model["waiting"] = 0 if line is None else line.waiting
+            model["oldest_s"] = None if line is None else line.oldest_s
         return {
             "schema": "terazi.ps/1",
             "url": self.url,
             "pid": os.getpid(),
             "uptime_s": time.monotonic() - self._started,
             "draining": self._stopping.is_set(),
-            "models": [*models, *(model.snapshot() for model in fleet.attached.values())],
+            "models": shown,
             "config": None if self._path is None else str(self._path),
             "config_problem": self._problem,
         }

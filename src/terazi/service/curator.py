@@ -21,7 +21,7 @@ from terazi.service.config_models import ModelTable
 from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel
 from terazi.service.keys import callers
-from terazi.service.planning import Planned, plan_one, settle_source
+from terazi.service.planning import Planned, check_fits, plan_one, settle_source
 from terazi.service.reload import change_of, fixed_changes
 from terazi.service.room import with_room
 from terazi.service.wish import Wish, wish_of
@@ -187,6 +187,12 @@ class Curator:
     def find(self, name: str) -> Served | None:
         """The served model that *name* means."""
         return self._fleet.find(name)
+
+    async def check_model(self, source: str) -> None:
+        """As ``Shelf`` has it."""
+        machine = await asyncio.to_thread(self._yard.look)
+        room = await asyncio.to_thread(self._fleet.room, machine)
+        await asyncio.to_thread(check_fits, Wish(source=source), with_room(machine, room))
 
     async def add_model(self, source: str, *, names: Sequence[str]) -> str:
         """As ``Shelf`` has it."""

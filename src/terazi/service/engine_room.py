@@ -13,6 +13,7 @@ from terazi.policy.lifecycle_messages import Phase, Retry
 from terazi.policy.residency_messages import Event, UnitFailed, UnitLoaded, UnitRestarting, UnitUnloaded, UnitUsed
 from terazi.policy.residency_state import Residence
 from terazi.service.deployment import Deployment
+from terazi.service.engine_counts import EngineCounts
 from terazi.service.fleet_model import FleetModel, Slot
 from terazi.service.planning import plan_one
 from terazi.service.room import with_room
@@ -55,10 +56,15 @@ class House(Protocol):
 
 
 class EngineRoom:
-    """One for a fleet."""
+    """One for a fleet.
 
-    def __init__(self, yard: Yard, house: House) -> None:
+    Args:
+        counts: is told what happens, for the metrics.
+    """
+
+    def __init__(self, yard: Yard, house: House, counts: EngineCounts) -> None:
         self._yard = yard
+        self._counts = counts
         self._house = house
 
     def load(self, slot: Slot) -> None:
@@ -94,6 +100,7 @@ class EngineRoom:
         house, now = self._house, asyncio.get_running_loop().time()
         if state.phase is Phase.READY:
             slot.load_s = now - slot.began
+            self._counts.loaded(slot.planned.name, slot.load_s)
             house.tell(UnitLoaded(unit=slot.unit, took_s=slot.load_s))
             if house.residence(slot) is Residence.READY:
                 house.open(slot, open_=True)
@@ -104,6 +111,7 @@ class EngineRoom:
             slot.began = now
             if state.ended:
                 house.begin(deployment.runner.wait_stopped())  # its log is closed: the next load makes a new one
+                self._counts.load_failed(slot.planned.name)
                 house.tell(
                     UnitFailed(
                         unit=slot.unit,
@@ -113,6 +121,7 @@ class EngineRoom:
                     )
                 )
             elif was_ready:
+                self._counts.broke(slot.planned.name, stuck=state.stuck)
                 house.tell(UnitRestarting(unit=slot.unit))
             elif _out_of_memory(deployment):  # at once it would only fail again: others must go first
                 house.begin(self._give_up(slot, deployment, state.reason))

@@ -7,10 +7,11 @@ whoever gives up waiting for them.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Protocol
 
 from terazi.gateway.backend import Served, find_served
+from terazi.gateway.figures import Figure
 from terazi.hardware.machine import Machine
 from terazi.policy.dispatch_messages import ModelClosed, ModelOpened, ReplicaChanged, ReplicaGone, WantModel
 from terazi.policy.lifecycle_messages import Phase
@@ -39,6 +40,7 @@ from terazi.service.attached import AttachedModel
 from terazi.service.cards import slug
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment
+from terazi.service.engine_counts import EngineCounts, memory_figures
 from terazi.service.engine_room import EngineRoom
 from terazi.service.fleet_model import FleetModel, Slot
 from terazi.service.meter import Meter
@@ -81,7 +83,8 @@ class Fleet:
         self.attached: dict[str, AttachedModel] = {}
         self._slots: dict[str, Slot] = {}
         self._meter = Meter(yard, self._keeper, self._slots)
-        self._engines = EngineRoom(yard, self)
+        self._counts = EngineCounts()
+        self._engines = EngineRoom(yard, self, self._counts)
         self._generation = 0
         self._timer: asyncio.TimerHandle | None = None
         self._events: deque[Event] = deque()
@@ -98,6 +101,11 @@ class Fleet:
     def find(self, name: str) -> Served | None:
         """By id or alias; Ollama's ``:latest`` is the same model."""
         return find_served(self.served(), name)
+
+    def figures(self) -> Iterator[Figure]:
+        """What the metrics show of engines."""
+        yield from self._counts.figures()
+        yield from memory_figures(self.deployments())
 
     def want(self, wanted: WantModel) -> None:
         """Requests wait for a model that has no open replica."""
@@ -324,6 +332,7 @@ class Fleet:
                 self._engines.load(self._slots[unit])
             case Unload(unit=unit, reason=reason):
                 _log.info("%s is unloaded: %s", unit, reason)
+                self._counts.unloaded(self._slots[unit].planned.name, reason)
                 self.open(self._slots[unit], open_=False)
                 self.begin(self._engines.unload(self._slots[unit]))
             case Close(unit=unit, reason=reason):

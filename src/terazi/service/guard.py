@@ -4,11 +4,12 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from terazi.gateway.figures import Family, Figure
 from terazi.hardware.probe import Pressure, read_pressure
 from terazi.hardware.probe.pressure import page_bytes
 from terazi.policy.guard import State, step
@@ -99,6 +100,11 @@ class Guard:
     def stage(self) -> Stage:
         """How far it has come."""
         return self._state.stage
+
+    def figures(self) -> Iterator[Figure]:
+        """Its part of the metrics: each stage, so that a graph shows when it was left again."""
+        for stage in Stage:
+            yield Figure(Family.GUARD, (stage.name.lower(),), float(stage is self.stage))
 
     def settled(self) -> None:
         """Something was loaded or unloaded: what is free now is free on purpose."""

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
-from terazi.errors import ServiceError, SourceError, UsageError
+from terazi.errors import ServiceError, SourceError, TeraziError, UsageError
 from terazi.gateway.backend import Served
 from terazi.gateway.library import ForeignModelError, NewModel, NoSuchModelError, Preset, Progress
 from terazi.models.hub import PREFIX, HubReference, parse_reference
@@ -34,6 +34,14 @@ class Shelf(Protocol):
 
     def find(self, name: str) -> Served | None:
         """The served model that *name* means."""
+        ...
+
+    async def check_model(self, source: str) -> None:
+        """Weigh *source* by its header alone, which may be elsewhere.
+
+        Raises:
+            TeraziError: it would never fit, or can't be read.
+        """
         ...
 
     async def add_model(self, source: str, *, names: Sequence[str]) -> str:
@@ -111,6 +119,10 @@ class ModelLibrary:
         key = str(reference)
         pull = self._pulls.get(key)
         if pull is None or pull.unwanted:
+            if self._catalogue.file(name_of(reference)) is None:
+                await self._shelf.check_model(key)  # forty gigabytes that never fit needn't travel
+            pull = self._pulls.get(key)  # somebody else may have begun meanwhile
+        if pull is None or pull.unwanted:
             pull = self._pulls[key] = Pull(reference, self._folder(reference), self._arrived, room=self._check_room)
         async with aclosing(pull.follow()) as steps:
             async for step in steps:
@@ -175,7 +187,11 @@ class ModelLibrary:
 
     async def _put(self, held: Held) -> None:
         async with self._changing:
-            model = await self._shelf.add_model(held.source, names=(held.name,))
+            try:
+                model = await self._shelf.add_model(held.source, names=(held.name,))
+            except TeraziError:
+                self._catalogue.put(held)  # it is here, if it can't be served now: it can be deleted
+                raise
             self._catalogue.put(replace(held, model=model))
             await self._shelf.rename_model(model, self._catalogue.names_of(model))
 
@@ -285,7 +301,8 @@ class ModelLibrary:
                     f"'{name}' was not pulled by this service, so it doesn't delete it",
                     hint="take it out of terazi.toml or the command line",
                 )
-            await self._shelf.remove_model(held.model)
+            if held.model:
+                await self._shelf.remove_model(held.model)
             self._catalogue.drop(held.name)
             for other in self._catalogue.presets():
                 if other.base == held.model:

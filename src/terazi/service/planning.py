@@ -103,6 +103,18 @@ def plan_one(wish: Wish, name: str, machine: Machine, *, price_per_kwh: float | 
     return _planned(wish, name, weigh_request(wish.request(machine, price_per_kwh=price_per_kwh)))
 
 
+def check_fits(wish: Wish, machine: Machine) -> None:
+    """Weigh *wish*, which may be elsewhere: only its header is read.
+
+    Raises:
+        ModelFileError, UsageError, SourceError: it can't be read.
+        RefusedError: it doesn't fit *machine*.
+    """
+    weighing = weigh_request(wish.request(machine))
+    if isinstance(weighing.outcome, Refusal):
+        raise _refused(weighing, weighing.outcome, "would not fit")
+
+
 def _names(wishes: Sequence[Wish]) -> list[str]:
     """Looks at all headers before anything starts: a mistake in the last model shall not cost a load."""
     names = [wish.name or model_id(load_model(wish.source)) for wish in wishes]
@@ -116,9 +128,13 @@ def _planned(wish: Wish, name: str, weighing: Weighing) -> Planned:
     check_startable(weighing)
     outcome = weighing.outcome
     if isinstance(outcome, Refusal):
-        nearest = outcome.alternatives[0].change if outcome.alternatives else "a smaller model"
-        raise RefusedError(f"{weighing.spec.name} was not started: {outcome.reason}", hint=f"try {nearest}")
+        raise _refused(weighing, outcome, "was not started")
     return Planned(wish=wish, name=name, weighing=weighing, plan=outcome)
+
+
+def _refused(weighing: Weighing, refusal: Refusal, what: str) -> RefusedError:
+    nearest = refusal.alternatives[0].change if refusal.alternatives else "a smaller model"
+    return RefusedError(f"{weighing.spec.name} {what}: {refusal.reason}", hint=f"try {nearest}")
 
 
 def check_startable(weighing: Weighing) -> None:

@@ -21,7 +21,7 @@ from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
 from terazi.gateway.journal import Journal
 from terazi.gateway.seats import Seats
-from terazi.gateway.server import Gateway
+from terazi.gateway.server import Gateway, fingerprint, tls_context
 from terazi.hardware.machine import Machine
 from terazi.hardware.probe import load_catalogue, read_process_memory
 from terazi.memory.llama_cpp.settings import BUILD
@@ -45,6 +45,7 @@ from terazi.service.records import keep, with_records
 from terazi.service.relief import FleetRelief
 from terazi.service.reload import watch_file
 from terazi.service.room import free_for_models, with_room
+from terazi.service.scaling import Scaling
 from terazi.service.up_request import Reporter, UpRequest
 from terazi.service.weigh import find_machine
 from terazi.service.wish import Wish, wish_of
@@ -85,6 +86,7 @@ class Service:
         self._control: ServiceControl | None = None
         self._stopping = asyncio.Event()
         self._settled: Callable[[], None] = lambda: None
+        self._scaling: Scaling | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     # ---- the run
@@ -127,18 +129,25 @@ class Service:
         )
         seats = fleet.seats = Seats(fleet, keeper=fleet, limits=limits)
         curator = Curator(fleet, yard, keyring, api_key=request.api_key, follow=not request.wishes)
-        control = ServiceControl(fleet, curator, self._config, request.config_path, self._stopping)
+        control = ServiceControl(
+            fleet, curator, seats.survey, self._config, path=request.config_path, stopping=self._stopping
+        )
         self._control = control
         library = ModelLibrary(yard.run_dir / "models", curator)
         journal = Journal(yard.run_dir / "journal")
         if left := journal.open().count:
             self._reporter.say(f"an earlier run ended with {left} requests unanswered")
+        relief = FleetRelief(fleet, seats, yard)
+        guard = Guard(
+            self._config.guard, relief, state_dir=yard.run_dir, cards=driver.cards, moving=lambda: fleet.moving
+        )
+        self._settled = guard.settled
         app = create_app(
             fleet,
             keyring=keyring,
             seats=seats,
             readers=readers,
-            sources=(seats.figures,),
+            sources=(seats.figures, fleet.figures, guard.figures),
             control=control,
             control_token=token,
             max_body_bytes=table.max_body_mib * 1024 * 1024,
@@ -148,13 +157,10 @@ class Service:
             library=library,
             journal=journal,
         )
-        gateway = Gateway(app, request.host, request.port)
+        tls = tls_context(table.tls_cert, table.tls_key) if table.tls_cert and table.tls_key else None
+        gateway = Gateway(app, request.host, request.port, tls=tls)
         beacon: Path | None = None
-        relief = FleetRelief(fleet, seats, yard)
-        guard = Guard(
-            self._config.guard, relief, state_dir=yard.run_dir, cards=driver.cards, moving=lambda: fleet.moving
-        )
-        self._settled = guard.settled
+        self._scaling = Scaling(fleet, seats.survey)
         try:
             await gateway.start()
             control.url = gateway.address
@@ -266,6 +272,8 @@ class Service:
         fleet, control = self._the_fleet(), self._control
         self._reporter.serving(self._url(), [model.card.id for model in fleet.served()], self._request.api_key)
         watching = [asyncio.ensure_future(watch(fleet.deployments, self._reporter.say))]
+        if self._scaling is not None:
+            watching.append(asyncio.ensure_future(self._scaling.run()))
         if self._config.guard.enabled:
             watching.append(asyncio.ensure_future(guard.run()))
         if self._request.config_path is not None and control is not None:
@@ -305,12 +313,14 @@ class Service:
 
     def _light(self, state: Path, control_token: str) -> Path | None:
         """Tell the other commands where this service is; a full disk costs that, not the service."""
+        certificate = self._config.service.tls_cert
         beacon = Beacon(
             url=self._url(),
             pid=os.getpid(),
             started=psutil.Process().create_time(),
             control_token=control_token,
             api_key=self._request.api_key,
+            fingerprint=fingerprint(certificate) if certificate else None,
         )
         try:
             return light(state / "services", beacon)

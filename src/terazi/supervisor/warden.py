@@ -24,13 +24,19 @@ def wait_for_the_end() -> None:
         pass
 
 
-def end_groups(pattern: str) -> None:
-    """Kill and remove control groups."""
+def end_groups(pattern: str) -> bool:
+    """Kill what is in control groups and remove them; whether any is left."""
+    left = False
     for folder in glob.glob(pattern):  # noqa: PTH207 - this file starts in a hurry
         with contextlib.suppress(OSError), open(f"{folder}/cgroup.kill", "w") as file:  # noqa: PTH123
             file.write("1")
-        with contextlib.suppress(OSError):
+        try:
             os.rmdir(folder)  # noqa: PTH106
+        except FileNotFoundError:
+            continue
+        except OSError:  # its processes are still dying
+            left = True
+    return left
 
 
 def end_tagged(tag: bytes) -> bool:
@@ -54,9 +60,8 @@ def main(argv: list[str]) -> None:
     wait_for_the_end()
     quiet = rounds = 0
     while quiet < QUIET_ROUNDS and rounds < MOST_ROUNDS:
-        if groups:
-            end_groups(f"{glob.escape(groups)}/terazi-{owner}-*")
-        quiet = 0 if end_tagged(f"TERAZI_OWNER={owner}".encode()) else quiet + 1
+        left = bool(groups) and end_groups(f"{glob.escape(groups)}/terazi-{owner}-*")
+        quiet = 0 if end_tagged(f"TERAZI_OWNER={owner}".encode()) or left else quiet + 1
         rounds += 1
         time.sleep(0.02)
 

@@ -218,6 +218,7 @@ async def test_a_killed_engine_is_told_to_openai(engine: EngineProcess, gateway:
             max_tokens=1500,
             stream=True,
             extra_body={"ignore_eos": True},
+            extra_headers={"X-Terazi-Resume": "off"},
         )
         await anext(stream)
         engine.process.kill()
@@ -228,7 +229,7 @@ async def test_a_killed_engine_is_told_to_openai(engine: EngineProcess, gateway:
 
 async def test_a_killed_engine_is_told_to_ollama(engine: EngineProcess, gateway: Gateway) -> None:
     assert engine.process is not None
-    async with ollama.AsyncClient(host=gateway.address) as client:
+    async with ollama.AsyncClient(host=gateway.address, headers={"X-Terazi-Resume": "off"}) as client:
         parts = await client.generate(model="demo", prompt="One, two, three,", raw=True, stream=True)
         await anext(parts)
         engine.process.kill()

@@ -4,13 +4,15 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import anthropic
 import pytest
 from anthropic.types import MessageParam, ToolParam
 
 from canned import USAGE, call, canned, chunk
-from serving import CARD, StubBackend, client_of, fake_engine, gateway_over, running
+from serving import CARD, StubBackend, client_of, fake_engine, gateway_over, ledger, running, until
+from terazi.gateway.account import Entry, Reader
 from terazi.gateway.backend import Served
 
 pytestmark = pytest.mark.timeout(60)
@@ -27,12 +29,12 @@ IMAGE: list[MessageParam] = [
 
 @asynccontextmanager
 async def asking(
-    *backends: Served, key: str = "any", api_key: str | None = None
+    *backends: Served, key: str = "any", api_key: str | None = None, readers: tuple[Reader, ...] = ()
 ) -> AsyncIterator[anthropic.AsyncAnthropic]:
     """Anthropic's client of a gateway over *backends*; nothing is tried again here."""
     plain = {"X-Terazi-Resume": "off"}
     async with (
-        gateway_over(*backends, api_key=api_key) as gateway,
+        gateway_over(*backends, api_key=api_key, readers=readers) as gateway,
         anthropic.AsyncAnthropic(
             base_url=gateway.address, api_key=key, max_retries=0, default_headers=plain
         ) as client,
@@ -121,6 +123,43 @@ async def test_a_stop_sequence_ends_the_generation() -> None:
     assert 0 < stopped.usage.output_tokens <= 6
 
 
+class Book:
+    """Keeps the entries that it is shown."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def noted(self, entry: Entry) -> None:
+        """As ``Reader`` has it."""
+        self.entries.append(entry)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_answer_that_ends_at_a_stop_sequence_is_accounted_as_complete(
+    stream: bool, tmp_path: Path
+) -> None:
+    flags = ("--fake-tokens", "10000", "--fake-token-delay-s", "0.002", "--fake-ledger", str(tmp_path / "ledger"))
+    book = Book()
+    async with running(fake_engine(*flags)) as engine:
+        backend = StubBackend(engine.port)
+        async with asking(backend, readers=(book,)) as ask:
+            plain = await say(ask)
+            assert plain.content[0].type == "text"
+            stop = plain.content[0].text.split()[5]
+            answer = await ask.messages.create(
+                model="demo", max_tokens=5000, messages=HELLO, stop_sequences=[stop], stream=stream
+            )
+            if isinstance(answer, anthropic.AsyncStream):
+                assert [event.type async for event in answer][-1] == "message_stop"
+            await until(lambda: len(book.entries) == 2)
+            # the engine is freed all the same
+            await until(lambda: [e["event"] for e in ledger(tmp_path / "ledger")].count("abandoned") == 1)
+            assert backend.in_flight == 0
+    entry = book.entries[-1]
+    assert (entry.outcome.status, entry.client_gone, entry.outcome.code) == (200, False, None)
+    assert [attempt.lost for attempt in entry.outcome.attempts] == [None]
+
+
 async def test_tokens_are_counted_by_the_engine() -> None:
     async with running(fake_engine()) as engine, asking(StubBackend(engine.port)) as ask:
         one = await ask.messages.count_tokens(model="claude-next-1", messages=HELLO)
@@ -186,6 +225,27 @@ async def test_an_answer_that_breaks_off_raises() -> None:
             with pytest.raises(anthropic.APIStatusError, match="before the answer was complete") as caught:
                 await answer(ask)
             assert caught.value.type == "api_error"
+
+
+async def test_an_answer_that_breaks_off_is_continued() -> None:
+    events = [
+        chunk(role="assistant", content=None),
+        chunk(content="one "),
+        chunk(content="two"),
+        chunk("stop"),
+        USAGE,
+    ]
+    async with (
+        canned(*events, first_cut_after=2) as engine,
+        gateway_over(StubBackend(engine.port)) as gateway,
+        anthropic.AsyncAnthropic(base_url=gateway.address, api_key="any", max_retries=0) as ask,
+    ):
+        text, message = await stream_out(ask)
+    # the second engine was given what the client had, and says all of its own answer after it
+    assert engine.asked[1]["messages"][-1] == {"role": "assistant", "content": "one "}
+    assert text == "one one two"
+    assert [block.type for block in message.content] == ["text"]
+    assert message.stop_reason == "end_turn"
 
 
 async def test_an_error_before_the_first_word_is_a_status() -> None:

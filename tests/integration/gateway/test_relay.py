@@ -21,6 +21,7 @@ class Client:
 
     def __init__(self) -> None:
         self.head: Head | None = None
+        self.flow: Flow | None = None
         self.body = b""
         self.ended = False
         self.fault: Fault | None = None
@@ -28,7 +29,7 @@ class Client:
     def begin(self, head: Head, flow: Flow) -> None:
         """As ``Sink`` has it."""
         assert self.head is None
-        self.head = head
+        self.head, self.flow = head, flow
 
     def write(self, data: bytes) -> None:
         """As ``Sink`` has it."""

@@ -21,6 +21,7 @@ from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.errors import Api, WireError
 from terazi.gateway.wire.sse import EventReader
 from terazi.gateway.wire.transcript import Transcript
+from terazi.policy.resume import Setbacks
 
 STREAM = {**CHAT, "stream": True, "max_tokens": 40}
 
@@ -260,6 +261,25 @@ async def test_an_engine_that_is_not_known_to_continue_chats_gives_an_honest_err
             await answer.body()
 
 
+async def test_a_vllm_continues_chats_too() -> None:
+    lives = (("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), ("--fake-tokens", "40"))
+    async with broker_over(Phoenix(*lives, engine="vLLM, attached: http://there")) as (broker, book):
+        _, body = await ask(broker, call_of(STREAM))
+    assert read(body).content == (await uncut(STREAM))[0]
+    assert book.outcomes[0].resumed == ("continue",)
+
+
+async def test_what_a_vllm_cannot_continue_is_held_back_and_its_second_run_is_not_seen() -> None:
+    fields = {**STREAM, "response_format": {"type": "json_object"}}
+    lives = (("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), ("--fake-tokens", "40"))
+    async with broker_over(Phoenix(*lives, engine="vLLM 0.11")) as (broker, book):
+        answer, body = await ask(broker, call_of(fields))
+    assert read(body).content == (await uncut(STREAM))[0]
+    assert b"resumed" not in body
+    assert (await answer.head()).headers["x-terazi-resumed"] == "run-again"
+    assert book.outcomes[0].resumed == ("run-again",)
+
+
 async def test_a_request_that_kills_two_engines_is_quarantined_and_a_third_never_sees_it(tmp_path: Path) -> None:
     killing = ("--fake-exit-at", "first-request")
     third = ("--fake-ledger", str(tmp_path / "third"))
@@ -277,6 +297,23 @@ async def test_a_request_that_kills_two_engines_is_quarantined_and_a_third_never
     assert [len(outcome.attempts) for outcome in book.outcomes] == [2, 0, 1]
 
 
+async def test_an_engine_that_breaks_off_after_every_token_is_given_up() -> None:
+    """Each brings one token, so that none is a strike; the client keeps what came, and is told."""
+    flags = ("--fake-tokens", "40", "--fake-exit-at", "after-tokens:1")
+    whole, _ = await uncut(STREAM)
+    async with broker_over(Phoenix(*[flags] * (Setbacks.MEAGRE_LIMIT + 1))) as (broker, book):
+        answer, body = Answer(), b""
+        await broker.answer(call_of(STREAM), answer)
+        with pytest.raises(WireError, match="next to nothing") as caught:  # noqa: PT012 - what came before it counts
+            async for chunk in answer:
+                body += chunk
+    assert caught.value.fault.code == "engine_cut"
+    assert read(body).content.split() == whole.split()[: Setbacks.MEAGRE_LIMIT]
+    (outcome,) = book.outcomes
+    assert len(outcome.attempts) == Setbacks.MEAGRE_LIMIT
+    assert outcome.resumed == (*["continue"] * (Setbacks.MEAGRE_LIMIT - 1), "give-up")
+
+
 async def test_deaths_from_outside_are_nobodys_fault() -> None:
     killing = ("--fake-exit-at", "first-request")
     backend = Phoenix(killing, killing, killing, ())
@@ -292,7 +329,7 @@ async def test_a_stream_that_waits_for_its_engine_is_kept_alive() -> None:
     lives = ((*flags, "--fake-exit-at", "after-tokens:5"), (*flags, "--fake-load-s", "1"))
     async with broker_over(Phoenix(*lives), heartbeat_s=0.2) as (broker, _):
         _, body = await ask(broker, call_of({**STREAM, "max_tokens": 20}))
-    assert body.count(b": the engine broke off; waiting") >= 2
+    assert body.count(b"waiting for an engine") >= 2
     assert read(body).pieces == 20
 
 

@@ -192,7 +192,7 @@ async def test_ollama_streams_lines_and_ends_a_cut_stream_with_an_error() -> Non
             lines = [json.loads(line) for line in (await reply.read()).splitlines()]
         assert "".join(line["message"]["content"] for line in lines).split()
         assert (lines[-1]["done"], lines[-1]["eval_count"]) == (True, 16)
-        async with client.post("/api/chat", json=CHAT) as reply:
+        async with client.post("/api/chat", json=CHAT, headers={"X-Terazi-Resume": "off"}) as reply:
             lines = [json.loads(line) for line in (await reply.read()).splitlines()]
         assert len(lines) == 5
         assert "before the answer was complete" in lines[-1]["error"]

@@ -230,7 +230,7 @@ async def test_killed_by_a_stranger_is_told_apart_from_killed_by_us(make: Make) 
     with pytest.raises(EngineDiedError, match="signal 9 while loading") as caught:
         await asyncio.wait_for(killed.wait_ready(), 10)
     assert "kernel log" in caught.value.hint
-    stubborn = make("--fake-stall-load", "--fake-ignore-sigterm", stall_s=0.3, stop_grace_s=0.3, relaunch=False)
+    stubborn = make("--fake-stall-load", "--fake-ignore-sigterm", stall_s=2, stop_grace_s=0.3, relaunch=False)
     stubborn.start()
     with pytest.raises(EngineDiedError, match="no progress") as caught:
         await asyncio.wait_for(stubborn.wait_ready(), 10)

@@ -17,6 +17,7 @@ from terazi.policy.resume import (
     Powers,
     Replay,
     RunAgain,
+    Setbacks,
     Told,
     binds,
     hold_of,
@@ -104,3 +105,19 @@ def test_what_is_not_held_back_can_be_continued(path: str, fields: dict[str, obj
         assert next_step(shape, told, powers, replayed=True) == Continue()
     assert hold is Hold.NOTHING or binds(fields)
     assert hold is not Hold.CALLS or shape.form is Form.TOOLS
+
+
+@given(st.lists(st.tuples(st.integers(0, 12), st.booleans()), min_size=60, max_size=60))
+def test_taking_an_answer_up_again_has_an_end(breaks: list[tuple[int, bool]]) -> None:
+    """Whatever each engine brings and however it ends, there is a last one; and ten ends never are too many if
+    each engine brought something, or was killed by somebody."""
+    setbacks, pieces, count, honest = Setbacks(), 0, 0, True
+    for gained, from_outside in breaks:
+        if setbacks.enough is not None:
+            break
+        pieces, count = pieces + gained, count + 1
+        honest = honest and (from_outside or gained >= Setbacks.LEAST_PIECES)
+        setbacks.broke(pieces=pieces, from_outside=from_outside)
+    assert setbacks.enough
+    assert Setbacks.MEAGRE_LIMIT <= count <= Setbacks.LIMIT
+    assert not honest or count == Setbacks.LIMIT > 10

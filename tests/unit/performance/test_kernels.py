@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis.strategies import floats, integers, lists
 
-from specs import machine, smollm2
+import published_twins
+from specs import card, machine, smollm2
 from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
 from terazi.models.spec import ModelSpec
-from terazi.performance.calibration import Calibration, DeviceCalibration, KernelTime
+from terazi.performance.calibration import Calibration, DeviceCalibration, KernelTime, LinkCalibration
 from terazi.performance.forecast import Forecast, forecast
 from terazi.performance.kernels import REAL_OVER_MADE_UP, at_batch, kernel_of
+from terazi.performance.links import BOUNDARY_S
 from terazi.performance.timing import Timing
 from terazi.placement.plan import Plan
 from terazi.placement.solve import solve
@@ -21,6 +23,7 @@ from terazi.placement.solve import solve
 BLOCKS = 30 * (2 * 576 * 576 + 2 * 576 * 192 + 3 * 576 * 1536) * 18 / 32
 OUTPUT = 49_152 * 576 * 18 / 32
 ROWS = 30 * (2 * 576 + 2 * 192 + 2 * 1536 + 576)
+WINDOWED = published_twins.load()["gemma-4-e2b"].spec
 LAYERS = ((1, 20e-6), (16, 80e-6), (256, 900e-6))
 
 
@@ -115,3 +118,43 @@ def test_between_and_beyond_the_measured_batches() -> None:
     assert [at_batch(batches, n) for n in (1, 3, 5, 7, 9, 13)] == pytest.approx([1, 1.5, 2, 3, 4, 6])
     with pytest.raises(ValueError, match="no batches"):
         at_batch((), 1)
+
+
+def test_a_prompt_that_is_broken_passes_its_last_tokens_apart() -> None:
+    """Four tokens more at once, without a second row of logits: 24 tokens are 20 and 4."""
+    spec, on, plan = planned(users=1, prompt=24)
+    timing = Timing.of(spec, plan, on, calibration(OWN))
+    assert not timing.checkpoints, "a cache without a window can be rolled back"
+    assert timing.break_s(24) == 0.0
+    broken = replace(timing, checkpoints=True)
+    first, last = timing.prefill(20, logits=False).seconds, timing.prefill(24, 20).seconds
+    assert broken.break_s(24) == pytest.approx(first + last - timing.prefill(24).seconds)
+    # weights are read once more, the output is not
+    assert broken.break_s(24) > 0.5 * BLOCKS * 1e-10
+    assert broken.break_s(24) < 0.9 * last
+    assert broken.break_s(4) == 0.0, "there is nothing before them"
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept"), [({}, True), ({"swa_full": True}, False), ({"ctx_checkpoints": 0}, False)]
+)
+def test_a_window_makes_checkpoints_unless_it_is_kept_whole(settings: dict[str, object], *, kept: bool) -> None:
+    on = machine()
+    plan = solve(WINDOWED, on, Workload(context=2048), settings)
+    assert isinstance(plan, Plan)
+    assert Timing.of(WINDOWED, plan, on).checkpoints == kept
+
+
+def test_a_measured_link_takes_the_place_of_the_usual_one() -> None:
+    spec, on = smollm2(), machine(card(0), card(1))
+    plan = solve(spec, on, Workload(context=2048), {"tensor_split": (1.0, 1.0), "n_gpu_layers": 31})
+    assert isinstance(plan, Plan)
+    found = [DeviceCalibration(device=d.id, name=d.name) for d in on.devices]
+    link = LinkCalibration(a="CUDA1", b="CUDA0", latency_s=5e-3, bytes_per_s=1e9)
+    own = replace(calibration(OWN), devices=tuple(found))
+    usual = Timing.of(spec, plan, on, own).step(batch=1, depth=64).seconds
+    slow = Timing.of(spec, plan, on, replace(own, links=(link,))).step(batch=1, depth=64).seconds
+    assert slow - usual == pytest.approx(5e-3 - BOUNDARY_S, rel=0.01)
+    # another card than was measured has another link
+    strange = replace(own, links=(link,), devices=(found[0], replace(found[1], name="another")))
+    assert Timing.of(spec, plan, on, strange).step(batch=1, depth=64).seconds == pytest.approx(usual, rel=1e-6)

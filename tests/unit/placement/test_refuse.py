@@ -1,6 +1,9 @@
 """Refusals: what is missing, and alternatives that really fit."""
 
+import pytest
+
 from specs import card, llama_70b, llama_spec, machine, smollm2
+from terazi.errors import UsageError
 from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.memory.settings import llama_cpp_settings
 from terazi.memory.workload import Workload
@@ -82,3 +85,24 @@ def test_growth_that_has_no_room_is_a_warning_not_a_refusal() -> None:
     plan = follow(smollm2(), machine(host_gib=4), LlamaCppSettings(n_ctx=2048), Workload())
     assert isinstance(plan, Plan)
     assert any("--cache-ram" in r for r in plan.reasons)
+
+
+def test_never_more_context_than_the_model_was_trained_for() -> None:
+    work = Workload(context=2**31 - 1)
+    no = _refused(solve(smollm2(), machine(host_gib=16), work, {}))
+    assert "trained for 8192 tokens" in no.reason
+    each = [llama_cpp_settings(a.settings) for a in no.alternatives]
+    assert max(s.n_ctx // (s.n_parallel or 1) for s in each) == 8192
+
+
+def test_several_users_are_offered_to_be_fewer() -> None:
+    no = _refused(solve(llama_spec(), machine(host_gib=16), Workload(context=32768, users=8), {}))
+    change = next(a.change for a in no.alternatives if "at once" in a.change)
+    assert change.split()[0].isdigit()
+    assert int(change.split()[0]) < 8
+
+
+def test_more_users_than_slots_are_told_as_users() -> None:
+    with pytest.raises(UsageError, match="256 users at once, not 100000") as refused:
+        solve(smollm2(), machine(), Workload(users=100_000), {})
+    assert "--users" in refused.value.hint

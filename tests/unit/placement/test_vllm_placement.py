@@ -94,3 +94,24 @@ def test_a_machine_without_room_is_refused_in_bytes() -> None:
 def test_settings_of_llama_cpp_are_named() -> None:
     with pytest.raises(UsageError, match="n_gpu_layers"):
         solve_vllm(FULL, machine(24), Workload(), {"n_gpu_layers": 10})
+
+
+def test_stages_can_be_pinned() -> None:
+    settings = plan(24, 24, 24, 24, pipeline_parallel=2).settings
+    assert isinstance(settings, VllmSettings)
+    assert (settings.tensor_parallel, settings.pipeline_parallel) == (1, 2)
+
+
+def test_too_many_users_are_offered_to_be_fewer() -> None:
+    found = solve_vllm(FULL, machine(24), Workload(context=8192, users=64), {})
+    assert isinstance(found, Refusal)
+    assert found.alternatives[0].change.endswith("at once")
+    count = int(found.alternatives[0].change.split()[0])
+    assert isinstance(solve_vllm(FULL, machine(24), Workload(context=8192, users=count), {}), Plan)
+
+
+def test_the_smallest_of_unequal_cards_caps_the_others() -> None:
+    found = solve_vllm(FULL, machine(24, 8), Workload(context=131072, users=4), {})
+    assert isinstance(found, Refusal)
+    assert "CUDA1" in found.reason
+    assert "GGUF" in found.reason

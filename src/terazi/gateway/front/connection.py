@@ -130,10 +130,7 @@ class Connection(asyncio.Protocol):
             if len(self._buffer) > self._house.limits.ahead_bytes and not self._ahead and self.transport:
                 self._ahead = True
                 self.transport.pause_reading()
-        elif state is State.LINGER:
-            self._size += len(data)
-            if self._size > self._house.max_body_bytes:
-                self.abort()
+        # LINGER: it is read so that the answer isn't lost in a reset, and for a moment only
 
     def pause_writing(self) -> None:
         """The client takes less than it is sent."""

@@ -44,7 +44,7 @@ def details(card: ModelCard) -> dict[str, object]:
         "family": card.family,
         "families": [card.family],
         "parameter_size": human_count(card.parameter_count),
-        "quantization_level": card.quantisation,
+        "quantization_level": card.quantisation or "",
     }
 
 
@@ -55,7 +55,7 @@ def _named(card: ModelCard) -> dict[str, object]:
 
 def tags(cards: list[ModelCard], presets: list[tuple[Preset, ModelCard]]) -> dict[str, object]:
     """The answer of ``GET /api/tags``: what is served, then the names that were copied or created from it."""
-    served = [{**_named(card), "modified_at": card.modified, "size": card.size_bytes} for card in cards]
+    served = [{**_named(card), "modified_at": card.modified, "size": card.size_bytes or 0} for card in cards]
     made = [
         {
             **_named(card),
@@ -63,7 +63,7 @@ def tags(cards: list[ModelCard], presets: list[tuple[Preset, ModelCard]]) -> dic
             "model": tagged(preset.name),
             "details": {**details(card), "parent_model": tagged(card.id)},
             "modified_at": preset.modified,
-            "size": card.size_bytes,
+            "size": card.size_bytes or 0,
         }
         for preset, card in presets
     ]
@@ -79,7 +79,7 @@ def ps(loaded: list[tuple[Backend, str | None]]) -> dict[str, object]:
                 "size": backend.memory.size_bytes,
                 "size_vram": backend.memory.size_vram_bytes,
                 "expires_at": expires or NEVER,
-                "context_length": backend.card.context_length,
+                "context_length": backend.card.context_length or 0,
             }
             for backend, expires in loaded
         ],
@@ -88,7 +88,8 @@ def ps(loaded: list[tuple[Backend, str | None]]) -> dict[str, object]:
 
 def show(card: ModelCard, preset: Preset | None = None) -> dict[str, object]:
     """The answer of ``POST /api/show``. ``model_info`` is never null: clients fail on that."""
-    parameters: dict[str, object] = {"num_ctx": card.context_length, **(preset.parameters if preset else {})}
+    context = {} if card.context_length is None else {"num_ctx": card.context_length}
+    parameters: dict[str, object] = {**context, **(preset.parameters if preset else {})}
     system = preset.system if preset else None
     template = card.template or ""
     info: dict[str, object] = {

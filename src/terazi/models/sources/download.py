@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
 import httpx2
-from huggingface_hub import constants, get_hf_file_metadata, get_session, hf_hub_url
+from huggingface_hub import constants, get_hf_file_metadata, get_session, get_token, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError
 
 from terazi.errors import SourceError, TeraziError, UsageError
@@ -247,8 +247,9 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _token() -> bool:
-    return not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN
+def _token() -> str | bool:
+    """For the library, to which True would mean that there must be one."""
+    return (not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and get_token()) or False
 
 
 def _unreachable(reference: HubReference, error: Exception) -> SourceError:

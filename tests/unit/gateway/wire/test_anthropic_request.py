@@ -5,72 +5,10 @@ from typing import Any
 
 import pytest
 
+from coding_agents import CLAUDE_CODE
 from terazi.gateway.wire.anthropic_request import CountBody, MessagesBody, chat_fields, left_out, prompt_fields
 from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import WireError
-
-#: What Claude Code 2.1 sends, shortened (llama.cpp#21793 has the header, anthropic-sdk-python the types).
-CLAUDE_CODE = {
-    "model": "claude-sonnet-4-5-20250929",
-    "max_tokens": 32000,
-    "stream": True,
-    "system": [
-        {
-            "type": "text",
-            "text": "x-anthropic-billing-header: cc_version=2.1.101.e51; cc_entrypoint=cli; cch=a5145;",
-        },
-        {
-            "type": "text",
-            "text": "You are Claude Code, Anthropic's official CLI for Claude.",
-            "cache_control": {"type": "ephemeral"},
-        },
-        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral", "ttl": "1h"}},
-    ],
-    "messages": [
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "<system-reminder>\nToday is Monday.\n</system-reminder>"},
-                {"type": "text", "text": "list the files", "cache_control": {"type": "ephemeral"}},
-            ],
-        },
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "I shall list.", "signature": "EpwC"},
-                {"type": "text", "text": "Listing."},
-                {"type": "tool_use", "id": "toolu_01", "name": "Bash", "input": {"command": "ls", "n": 1}},
-                {"type": "tool_use", "id": "toolu_02", "name": "Bash", "input": {"command": "pwd"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {"type": "tool_result", "tool_use_id": "toolu_01", "content": "a.txt"},
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "toolu_02",
-                    "is_error": True,
-                    "content": [{"type": "text", "text": "no such command"}],
-                    "cache_control": {"type": "ephemeral"},
-                },
-                {"type": "text", "text": "go on"},
-            ],
-        },
-    ],
-    "tools": [
-        {
-            "name": "Bash",
-            "description": "Run a command",
-            "input_schema": {"type": "object", "properties": {"command": {"type": "string"}}},
-        },
-        {"type": "web_search_20250305", "name": "web_search", "max_uses": 8},
-    ],
-    "metadata": {"user_id": "user_1_account__session_2"},
-    "thinking": {"type": "enabled", "budget_tokens": 31999},
-    "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-    "temperature": 1,
-}
 
 
 def asked(body: dict[str, object]) -> dict[str, Any]:

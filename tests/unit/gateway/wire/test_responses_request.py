@@ -5,56 +5,10 @@ from typing import Any
 
 import pytest
 
+from coding_agents import CODEX
 from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import WireError
 from terazi.gateway.wire.responses_request import ResponsesBody, chat_fields, custom_tools, items_of, left_out
-
-#: What Codex CLI sends with ``wire_api = "responses"``, shortened (codex-rs/core/src/client.rs, and the items of
-#: codex-rs/protocol/src/models.rs).
-CODEX = {
-    "model": "local",
-    "instructions": "You are Codex.",
-    "input": [
-        {
-            "type": "message",
-            "role": "developer",
-            "content": [{"type": "input_text", "text": "<permissions>read-only</permissions>"}],
-        },
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "<environment_context/>"}]},
-        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "list the files"}]},
-        {
-            "type": "reasoning",
-            "summary": [],
-            "content": [{"type": "reasoning_text", "text": "I shall list."}],
-            "encrypted_content": None,
-        },
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Listing."}]},
-        {"type": "function_call", "name": "shell", "arguments": '{"command":["ls"]}', "call_id": "call_1"},
-        {"type": "custom_tool_call", "name": "apply_patch", "input": "*** Begin", "call_id": "call_2"},
-        {"type": "function_call_output", "call_id": "call_1", "output": "a.txt"},
-        {"type": "custom_tool_call_output", "call_id": "call_2", "output": "done"},
-        {"type": "web_search_call", "status": "completed", "action": {"type": "search", "query": "x"}},
-    ],
-    "tools": [
-        {
-            "type": "function",
-            "name": "shell",
-            "description": "Runs a command",
-            "strict": False,
-            "parameters": {"type": "object", "properties": {"command": {"type": "array"}}},
-        },
-        {"type": "custom", "name": "apply_patch", "description": "Patch", "format": {"type": "grammar"}},
-        {"type": "web_search", "external_web_access": False},
-    ],
-    "tool_choice": "auto",
-    "parallel_tool_calls": False,
-    "reasoning": {"effort": "medium", "summary": "auto"},
-    "store": False,
-    "stream": True,
-    "include": ["reasoning.encrypted_content"],
-    "prompt_cache_key": "0199",
-    "text": {"verbosity": "medium"},
-}
 
 
 def asked(body: dict[str, object]) -> dict[str, Any]:
