@@ -110,6 +110,7 @@ class EngineRoom:
             house.open(slot, open_=False)
             slot.began = now
             if state.ended:
+                house.begin(deployment.runner.wait_stopped())  # its log is closed: the next load makes a new one
                 self._counts.load_failed(slot.planned.name)
                 house.tell(
                     UnitFailed(
