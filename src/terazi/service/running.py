@@ -37,6 +37,7 @@ from terazi.service.guard import Guard
 from terazi.service.keys import callers
 from terazi.service.library import ModelLibrary
 from terazi.service.observing import observing
+from terazi.service.own_process import own_figures
 from terazi.service.paces import watch
 from terazi.service.paths import cache_dir, state_dir
 from terazi.service.planning import Planning, plan_together
@@ -147,7 +148,7 @@ class Service:
             keyring=keyring,
             seats=seats,
             readers=readers,
-            sources=(seats.figures, fleet.figures, guard.figures),
+            sources=(seats.figures, fleet.figures, guard.figures, own_figures),
             control=control,
             control_token=token,
             max_body_bytes=table.max_body_mib * 1024 * 1024,
