@@ -251,7 +251,7 @@ class Journal:
             before.close()
 
     def _write(self, taken: tuple[list[dict[str, Any]], list[dict[str, Any]] | None]) -> None:
-        """Append; if the file is full, or lacks something, begin a new one with what is open. May run in a thread."""
+        """Append; if the file is full or lacks something, begin a new one with what is open. May run in a thread."""
         pending, still_open = taken
         if self._file is None:
             return
@@ -259,9 +259,7 @@ class Journal:
             if still_open is not None:
                 self._begin_file()
                 pending = still_open
-            data = b"".join(json.dumps(said).encode() + b"\n" for said in pending)
-            if self._file.write(data) != len(data):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            _write_all(self._file, b"".join(json.dumps(said).encode() + b"\n" for said in pending))
         except (OSError, ValueError) as problem:
             if not self._failed:  # once, not four times a second
                 _log.warning("the journal can't be written now: %s", problem)
@@ -270,6 +268,11 @@ class Journal:
             if self._failed:
                 _log.info("the journal is written again")
             self._failed = False
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    if file.write(data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def take_unfinished(folder: Path) -> Unfinished:
