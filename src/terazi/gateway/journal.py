@@ -251,7 +251,7 @@ class Journal:
             before.close()
 
     def _write(self, taken: tuple[list[dict[str, Any]], list[dict[str, Any]] | None]) -> None:
-        """Append; if the file is full or lacks something, begin a new one with what is open. May run in a thread."""
+        """Append; if the file is full or lacks something, begin a new one with what is open. Any thread may."""
         pending, still_open = taken
         if self._file is None:
             return
