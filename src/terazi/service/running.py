@@ -168,7 +168,7 @@ class Service:
             beacon = self._light(yard.run_dir, token)
             await self._begin(planning, curator, library)
             if not self._stopping.is_set():
-                await self._serve(guard)
+                await self._serve(guard, keyed=not keyring.open)
         finally:
             if any(deployment.state != "stopped" for deployment in fleet.deployments()):
                 self._reporter.say("draining, then stopping the engine (again to stop at once)")
@@ -268,10 +268,10 @@ class Service:
         if failed and all(model.state != "ready" for model in fleet.served()):
             raise failed[0].runner.error()
 
-    async def _serve(self, guard: Guard) -> None:
+    async def _serve(self, guard: Guard, *, keyed: bool) -> None:
         """Say so, and watch until it is told to stop."""
         fleet, control = self._the_fleet(), self._control
-        self._reporter.serving(self._url(), [model.card.id for model in fleet.served()], self._request.api_key)
+        self._reporter.serving(self._url(), [model.card.id for model in fleet.served()], keyed=keyed)
         watching = [asyncio.ensure_future(watch(fleet.deployments, self._reporter.say))]
         if self._scaling is not None:
             watching.append(asyncio.ensure_future(self._scaling.run()))
