@@ -11,7 +11,11 @@ halfway through an engine is killed. Each answer must be whole by its own API's 
 Meanwhile the gateway's process is looked at: resident memory, open files, asyncio tasks, threads. *Level* is said
 of the second half: the slope of the line through it (least squares, its standard error widened for samples that
 follow each other) is not above zero by more than two standard errors, or comes to less than one percent in all.
-Files and tasks must besides be back where they were before the load once all is quiet again.
+Files and tasks must besides be back where they were before the load once all is quiet again. Threads are shown only:
+a pool of them grows to its bound as it is used.
+
+``TERAZI_LLAMA_SERVER=tests/fakes/engine.py`` takes the engine's work away, and shows in minutes what the gateway does
+in many thousand requests.
 """
 
 import argparse
@@ -43,7 +47,7 @@ from running import engines_of, environment, up
 NAMES = ("ada", "bo", "cy")
 KEYS = {"alice": 3.0, "bob": 1.0, "batch": 0.5}
 SAMPLE_S = 2.0
-QUIET_S = 15.0
+QUIET_S = 12.0
 #: More than these wait for nobody: the machine is slower than it was when it was measured.
 MOST_OPEN = 32
 
@@ -203,6 +207,16 @@ class Samples:
             "tasks": float(found[1]) if found else math.nan,
         }
 
+    @staticmethod
+    def files(process: psutil.Process) -> Counter[str]:
+        """What its descriptors are, without numbers."""
+        folder = Path(f"/proc/{process.pid}/fd")
+        links = []
+        for entry in folder.iterdir():
+            with contextlib.suppress(OSError):
+                links.append(re.sub(r"\d+", "N", str(entry.readlink())))
+        return Counter(links)
+
     async def run(self, load: Load, process: psutil.Process) -> None:
         """Without end."""
         while True:
@@ -251,7 +265,7 @@ async def kill_one(home: Path, after_s: float) -> int:
 async def soak(home: Path, url: str, pid: int, options: argparse.Namespace) -> dict[str, object]:
     """All of it; the figures."""
     process, seconds = psutil.Process(pid), options.minutes * 60
-    connector = aiohttp.TCPConnector(limit=0)
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=5)
     async with aiohttp.ClientSession(
         connector=connector, timeout=aiohttp.ClientTimeout(total=None, sock_read=300)
     ) as client:
@@ -259,7 +273,7 @@ async def soak(home: Path, url: str, pid: int, options: argparse.Namespace) -> d
         capacity = await load.closed(options.measure, 6)
         await load.quiet()
         await asyncio.sleep(QUIET_S)
-        before = await samples.look(load, process)
+        before, files = await samples.look(load, process), samples.files(process)
         load.tally, loads_before = Tally(), await loads(load)
         watching = asyncio.create_task(samples.run(load, process))
         killing = asyncio.create_task(kill_one(home, seconds / 2))
@@ -291,7 +305,8 @@ async def soak(home: Path, url: str, pid: int, options: argparse.Namespace) -> d
             "gateway": judged,
             "quiet_before": {name: round(value, 2) for name, value in before.items()},
             "quiet_after": {name: round(value, 2) for name, value in after.items()},
-            "level": all(one["level"] for one in judged.values())
+            "files_that_came": dict(samples.files(process) - files),
+            "level": all(judged[name]["level"] for name in ("rss_mib", "open_files", "tasks"))
             and all(after[name] <= before[name] for name in ("open_files", "tasks")),
         }
 
