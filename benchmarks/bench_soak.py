@@ -11,11 +11,11 @@ halfway through an engine is killed. Each answer must be whole by its own API's 
 Meanwhile the gateway's process is looked at: resident memory, open files, asyncio tasks, threads. *Level* is said
 of the second half: the slope of the line through it (least squares, its standard error widened for samples that
 follow each other) is not above zero by more than two standard errors, or comes to less than one percent in all.
-Files and tasks must besides be back where they were before the load once all is quiet again. Threads are shown only:
-a pool of them grows to its bound as it is used.
+Files and tasks must besides be back where they were before the load once all is quiet again. Threads are shown
+only: a pool of them grows to its bound as it is used.
 
-``TERAZI_LLAMA_SERVER=tests/fakes/engine.py`` takes the engine's work away, and shows in minutes what the gateway does
-in many thousand requests.
+``TERAZI_LLAMA_SERVER=tests/fakes/engine.py`` takes the engine's work away, and shows in minutes what the gateway
+does in many thousand requests.
 """
 
 import argparse

@@ -84,6 +84,7 @@ class Service:
         self._config = request.config
         self._reporter = reporter
         self._fleet: Fleet | None = None
+        self._gateway: Gateway | None = None
         self._control: ServiceControl | None = None
         self._stopping = asyncio.Event()
         self._settled: Callable[[], None] = lambda: None
@@ -159,7 +160,7 @@ class Service:
             journal=journal,
         )
         tls = tls_context(table.tls_cert, table.tls_key) if table.tls_cert and table.tls_key else None
-        gateway = Gateway(app, request.host, request.port, tls=tls)
+        gateway = self._gateway = Gateway(app, request.host, request.port, tls=tls)
         beacon: Path | None = None
         self._scaling = Scaling(fleet, seats.survey)
         try:
@@ -334,7 +335,7 @@ class Service:
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
-        """The first signal asks for a drained stop, a second one kills the engines at once.
+        """The first signal asks for a drained stop, a second one cuts what is being answered and ends the engines.
 
         SIGHUP reads the configuration again, unless there is a terminal: then that was closed, and it is a stop.
         """
@@ -344,6 +345,8 @@ class Service:
 
         def asked() -> None:
             if self._stopping.is_set() and self._fleet is not None:
+                if self._gateway is not None:  # an engine that is told to end finishes its answers first
+                    self._gateway.cut()
                 hurries.extend(asyncio.ensure_future(d.runner.stop(drain_s=0)) for d in self._fleet.deployments())
             self._stopping.set()
 
