@@ -35,7 +35,7 @@ from gateway_targets import (
     until_it_answers,
 )
 
-EVENTS = int(__import__("os").environ.get("EV", "32"))
+EVENTS = 64
 EVERY_MS = 20
 FLAT_EVENTS = 1500
 IDLE_STREAMS = 10_000

@@ -76,14 +76,14 @@ async def ask(session: aiohttp.ClientSession, model: str, tokens: int) -> Answer
     return Answer(model, ok=whole, first_s=first, why="" if whole else text[-200:].decode("utf-8", "replace"))
 
 
-async def traffic(url: str, seconds: float, per_s: float, chance: random.Random) -> list[Answer]:
+async def traffic(url: str, seconds: float, per_s: float, chance: random.Random, most: int) -> list[Answer]:
     """Requests at random moments, each for a random model."""
     timeout = aiohttp.ClientTimeout(total=None)
     async with aiohttp.ClientSession(base_url=url, timeout=timeout) as session:
         asked: list[asyncio.Task[Answer]] = []
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            asked.append(asyncio.create_task(ask(session, chance.choice(NAMES), chance.randint(8, 48))))
+            asked.append(asyncio.create_task(ask(session, chance.choice(NAMES), chance.randint(most // 4, most))))
             await asyncio.sleep(chance.expovariate(per_s))
         return list(await asyncio.gather(*asked))
 
@@ -106,7 +106,7 @@ async def need_of(environment: dict[str, str], model: Path) -> int:
     return max(int(device["peak_bytes"]) for device in json.loads(out)["plan"]["devices"])
 
 
-async def run(seconds: float, per_s: float, seed: int) -> dict[str, object]:
+async def run(seconds: float, per_s: float, seed: int, most: int) -> dict[str, object]:
     """The whole of it."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -138,7 +138,7 @@ async def run(seconds: float, per_s: float, seed: int) -> dict[str, object]:
         listening = asyncio.create_task(listen())
         try:
             url = await asyncio.wait_for(serving, 120)
-            answers = await traffic(url, seconds, per_s, random.Random(seed))  # noqa: S311
+            answers = await traffic(url, seconds, per_s, random.Random(seed), most)  # noqa: S311
         finally:
             process.send_signal(signal.SIGINT)
             await process.wait()
@@ -169,9 +169,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--rate", type=float, default=0.5, help="requests a second")
+    parser.add_argument("--tokens", type=int, default=48, help="of the longest answer")
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
-    print(json.dumps(asyncio.run(run(args.seconds, args.rate, args.seed)), indent=1))
+    print(json.dumps(asyncio.run(run(args.seconds, args.rate, args.seed, args.tokens)), indent=1))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,11 @@ Faults (each a flag):
     --fake-hang-after N        after N tokens (over all answers) no more come, and no CPU is used; it still answers
                                questions
     --fake-deaf-after N        after N tokens nothing is answered at all, and no CPU is used (a deadlock)
-    --fake-answer-delay-s S    questions (GET) are answered so late
+    --fake-answer-delay-s S    questions (GET) are answered so late; --fake-busy-answer-delay-s S: while it generates
+    --fake-device NAME         its log says that it has loaded onto NAME (else into RAM)
+    --fake-tool-calls N        a request that brings tools gets so many calls and no text, two tokens each;
+                               --fake-same-index: all with the index 0
+    --fake-refuse-prefill      400 for a request that carries the beginning of an answer
     --fake-grandchild FILE     start a process in a session of its own, and write its pid to FILE
     --fake-ledger FILE         append and fsync one JSON line for each request accepted, finished or abandoned
 """
@@ -70,6 +74,8 @@ FAKE_SWITCHES = {
     "busy-prompt",
     "close-after-response",
     "close-on-reuse",
+    "same-index",
+    "refuse-prefill",
 }
 
 
@@ -114,6 +120,7 @@ class Job:
     stream: bool
     usage: bool
     shape: str  # "chat", "text" or "native"
+    calls: int = 0  # of tools, instead of a text
 
 
 class Engine:
@@ -250,7 +257,8 @@ class Engine:
         if self.faulty and self.options.text("exit-at") == "loading":
             self.die(loading=True)
         self.log("load_tensors: offloaded 31/31 layers to GPU")
-        self.log("load_tensors:   CPU_Mapped model buffer size =    92.10 MiB")
+        device = self.options.text("device", "CPU_Mapped") if self.faulty else "CPU_Mapped"
+        self.log(f"load_tensors: {device:>12} model buffer size =    92.10 MiB")
         self.log(f"llama_context: n_ctx                 = {self.n_ctx}")
         self.log("llama_context:        CPU  output buffer size =     0.38 MiB")
         self.log("llama_kv_cache:        CPU KV buffer size =    90.00 MiB")
@@ -284,6 +292,8 @@ class Engine:
             await asyncio.Event().wait()
         if req.method == "GET" and self.loaded:
             await asyncio.sleep(self.options.number("answer-delay-s", 0))
+            if self.busy:
+                await asyncio.sleep(self.options.number("busy-answer-delay-s", 0))
         if path not in {"/health", "/v1/health"}:
             token = req.headers.get("authorization", "").removeprefix("Bearer ") or req.headers.get("x-api-key", "")
             if self.keys and token not in self.keys:
@@ -379,7 +389,11 @@ class Engine:
             stream=body.get("stream") is True,
             usage=isinstance(o := body.get("stream_options"), dict) and o.get("include_usage") is True,
             shape=shape,
+            calls=int(self.options.number("tool-calls", 0)) if shape == "chat" and body.get("tools") else 0,
         )
+        if self.fault("refuse-prefill") and body.get("continue_final_message"):
+            told = "Assistant response prefill is incompatible with enable_thinking."
+            return await send(writer, 400, error(400, told, "invalid_request_error"))
         if (n_prompt := len(job.prompt.split())) >= self.n_ctx:
             message = f"request ({n_prompt} tokens) exceeds the available context size ({self.n_ctx} tokens)"
             more = {"n_prompt_tokens": n_prompt, "n_ctx": self.n_ctx}
@@ -425,12 +439,12 @@ class Engine:
             self.prompt_tokens += len(job.prompt.split())
             if job.stream and job.shape == "chat":
                 await self.event(writer, job, {"role": "assistant", "content": None}, None)
-            text, count, reason = "", 0, "stop"
+            text, count, reason = "", 0, "tool_calls" if job.calls else "stop"
             async for piece in self.pieces(job):
                 text, count = text + piece, count + 1
                 if job.stream:
-                    await self.event(writer, job, piece, None)
-            if job.max_tokens is not None and count >= job.max_tokens:
+                    await self.event(writer, job, self.call(job, count - 1) if job.calls else piece, None)
+            if not job.calls and job.max_tokens is not None and count >= job.max_tokens:
                 reason = "length"
         finally:
             self.gate.release()
@@ -450,7 +464,8 @@ class Engine:
         """The tokens of an answer, one by one, at the set pace; a token that a fault waits for kills."""
         await self.read_prompt()
         when, text, salt = self.options.text("exit-at"), job.prompt, self.options.text("salt")
-        for _ in range(min(job.max_tokens if job.max_tokens is not None else 1 << 30, self.length())):
+        length = min(job.max_tokens if job.max_tokens is not None else 1 << 30, self.length())
+        for _ in range(2 * job.calls or length):
             await asyncio.sleep(self.options.number("token-delay-s", 0.001))
             if self.hangs("hang-after") or self.hangs("deaf-after"):
                 await asyncio.Event().wait()
@@ -461,6 +476,16 @@ class Engine:
             self.tokens += 1
             self.decodes += 1
             yield piece
+
+    def call(self, job: Job, part: int) -> dict[str, object]:
+        """The delta that is half of a call: first its name and the beginning of its arguments, then their end."""
+        nth = part // 2
+        index = 0 if self.fault("same-index") else nth
+        if part % 2:
+            return {"tool_calls": [{"index": index, "function": {"arguments": f"{nth}}}"}}]}
+        function = {"name": "weigh", "arguments": '{"place":'}
+        named = {"index": index, "id": f"{job.id}-call-{nth}", "type": "function", "function": function}
+        return {"tool_calls": [named]}
 
     async def read_prompt(self) -> None:
         """Take as long as was asked for, with or without using the CPU."""

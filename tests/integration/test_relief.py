@@ -154,32 +154,32 @@ async def test_pressure_turns_away_unloads_and_shrinks_and_all_is_well_after_it(
     await gateway.start()
     guarding = asyncio.create_task(guard.run())
     try:
-        await until_async(lambda: busy.state == idle.state == "ready", 15)
+        await until_async(lambda: busy.state == idle.state == "ready", 30)
         full, first = busy.planned, busy.slots[0].deployment
         assert first is not None
         async with aiohttp.ClientSession(base_url=gateway.address) as session:
             running = asyncio.create_task(stream(session, "busy", 120))
-            await until_async(lambda: first.in_flight == 1)
+            await until_async(lambda: first.in_flight == 1, 30)
             box.set(available=650)  # 4.1 % of 16 GiB: only paused
-            await until_async(lambda: guard.stage is Stage.PAUSED)
+            await until_async(lambda: guard.stage is Stage.PAUSED, 30)
             status, text, retry = await ask(session, "busy")
             assert (status, retry is not None and int(retry) >= 1) == (503, True), text
             assert "RAM is available" in text
             assert idle.state == "ready"
             box.set(available=200)
-            await until_async(lambda: guard.stage is Stage.SHRINKING)
-            await until_async(lambda: idle.state == "cold")
-            await until_async(lambda: busy.planned is not full)
+            await until_async(lambda: guard.stage is Stage.SHRINKING, 30)
+            await until_async(lambda: idle.state == "cold", 30)
+            await until_async(lambda: busy.planned is not full, 30)
             box.set(available=8000)  # or what is idle after it has become smaller would go as well
             assert "[DONE]" in await running, "what runs is finished"
-            await until_async(lambda: busy.slots[0].deployment not in {None, first} and busy.state == "ready", 15)
+            await until_async(lambda: busy.slots[0].deployment not in {None, first} and busy.state == "ready", 30)
             assert busy.planned.plan.workload.context is not None
             assert busy.planned.plan.workload.context < 4096
-            await until_async(lambda: guard.stage is Stage.OPEN)
+            await until_async(lambda: guard.stage is Stage.OPEN, 30)
             assert (await ask(session, "busy"))[0] == 200
             assert (await ask(session, "idle"))[0] == 200, "it comes back when it is asked for"
             fleet.let_go(busy, "test")
-            await until_async(lambda: busy.planned.plan.workload.context == 4096, 15)
+            await until_async(lambda: busy.planned.plan.workload.context == 4096, 30)
     finally:
         guarding.cancel()
         await asyncio.gather(guarding, return_exceptions=True)

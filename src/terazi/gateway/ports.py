@@ -7,40 +7,8 @@ from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
 from terazi.gateway.backend import Backend
-from terazi.gateway.call import Call, Flow
-
-
-class Receiver(Protocol):
-    """Who hears one engine's answer: ``head``, any number of ``data``, then ``done``; or ``lost`` at any moment."""
-
-    def head(self, status: int, content_type: str, stream: bool) -> None:  # noqa: FBT001 - one call, three facts
-        """The answer begins."""
-        ...
-
-    def data(self, data: bytes) -> None:
-        """More of its body, cut anywhere."""
-        ...
-
-    def done(self) -> None:
-        """It ended as HTTP says that it should; whether it is complete is another question."""
-        ...
-
-    def lost(self, reason: str, begun: bool) -> None:  # noqa: FBT001 - one call, two facts
-        """The connection broke, or none came about; *begun*: bytes of an answer had come."""
-        ...
-
-
-class Exchange(Flow, Protocol):
-    """One request at an engine."""
-
-    @property
-    def reached(self) -> bool:
-        """Whether the request was written to a connection: the engine may have worked on it."""
-        ...
-
-    def abort(self) -> None:
-        """Drop the connection, which frees the engine's slot. Nothing is heard after it."""
-        ...
+from terazi.gateway.call import Call
+from terazi.gateway.links import Exchange, Receiver
 
 
 @runtime_checkable

@@ -5,7 +5,6 @@ from collections.abc import Container
 from terazi.hardware.machine import Device, Machine
 from terazi.memory.bill import HOST
 from terazi.placement.judge import Judged
-from terazi.placement.overflow import CPU, read_part, shared_out
 from terazi.units import format_bytes
 
 #: Settings that say which devices share the layers, and how.
@@ -70,8 +69,12 @@ def explain_layout(machine: Machine, judged: Judged, asked: Container[str] = ())
 
 def _explain_experts(judged: Judged) -> list[str]:
     """Whose routed experts lie elsewhere than the rest of their block; who pinned patterns knows why."""
-    said = []
     settings = judged.settings
+    if not settings.n_cpu_moe and not settings.override_tensor:
+        return []
+    from terazi.placement.overflow import CPU, read_part
+
+    said = []
     parts = tuple(part for part in map(read_part, settings.override_tensor) if part is not None)
     stay = [p for p in parts if p.where == CPU]
     if settings.n_cpu_moe or stay:
@@ -107,13 +110,7 @@ def name_option(judged: Judged, beside: Judged) -> str:
         words.append(f"a layer split over {' + '.join(f'{name} ({n})' for name, n in counts.items())}")
     if counts and in_ram:
         words.append(f"{in_ram} layer{'s' * (in_ram > 1)} in RAM")
-    in_cpu = [p for p in map(read_part, judged.settings.override_tensor) if p is not None and p.where == CPU]
-    if judged.settings.n_cpu_moe or in_cpu:
-        whole = judged.settings.n_cpu_moe + sum(len(p.blocks) for p in in_cpu if len(p.blocks) > 1)
-        more = " and some of others" if any(len(p.blocks) == 1 for p in in_cpu) else ""
-        words.append(f"the experts of {whole} blocks{more} in RAM")
-    if shared_out(judged.settings):
-        words.append("blocks at a cut shared out over two cards")
+    words += _name_experts(judged)
     if judged.resolved.n_seq_max != beside.resolved.n_seq_max:
         words.append(f"{judged.resolved.n_seq_max} slots")
     if judged.settings.type_k != beside.settings.type_k:
@@ -121,6 +118,23 @@ def name_option(judged: Judged, beside: Judged) -> str:
     if judged.settings.n_ubatch != beside.settings.n_ubatch:
         words.append(f"a micro-batch of {judged.settings.n_ubatch}")
     return ", ".join(words)
+
+
+def _name_experts(judged: Judged) -> list[str]:
+    settings = judged.settings
+    if not settings.n_cpu_moe and not settings.override_tensor:
+        return []
+    from terazi.placement.overflow import CPU, read_part, shared_out
+
+    in_cpu = [p for p in map(read_part, settings.override_tensor) if p is not None and p.where == CPU]
+    words = []
+    if settings.n_cpu_moe or in_cpu:
+        whole = settings.n_cpu_moe + sum(len(p.blocks) for p in in_cpu if len(p.blocks) > 1)
+        more = " and some of others" if any(len(p.blocks) == 1 for p in in_cpu) else ""
+        words.append(f"the experts of {whole} blocks{more} in RAM")
+    if shared_out(settings):
+        words.append("blocks at a cut shared out over two cards")
+    return words
 
 
 def _describe(device: Device) -> str:

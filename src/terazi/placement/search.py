@@ -22,10 +22,8 @@ from terazi.memory.llama_cpp.settings import LlamaCppSettings
 from terazi.models.spec import ModelSpec
 from terazi.placement.appraiser import Appraiser
 from terazi.placement.capacity import Capacity
-from terazi.placement.experts import leave_out
 from terazi.placement.judge import Judged, judge
 from terazi.placement.layout import Layout, Role, alone, holds, spread
-from terazi.placement.overflow import fill_up
 from terazi.placement.pace import Pace, active_bytes, by_bandwidth
 from terazi.placement.plan import Rejected
 from terazi.placement.scales import Scales
@@ -381,6 +379,10 @@ class Search:
             seen += self._corrected(tried, devices, space, lambda s: self._wholes(s)[:1])
             fits = [j for j in seen if not j.shortfall]
             if fits:
+                # start-up is part of the product, and most models are no mixtures
+                from terazi.placement.experts import leave_out
+                from terazi.placement.overflow import fill_up
+
                 better = leave_out(self, settings, devices, fits[0])
                 # a bill over many cards takes long, and each wastes less than a matrix already
                 if not better or len(devices) <= _FEW_CARDS:

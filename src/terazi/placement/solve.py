@@ -18,7 +18,6 @@ from terazi.models.spec import ModelSpec
 from terazi.placement.appraiser import Appraiser, ByScore, Score
 from terazi.placement.capacity import capacity_of
 from terazi.placement.finish import Candidate, finish, unweighed
-from terazi.placement.overflow import read_part
 from terazi.placement.plan import Plan, Refusal, Verdict
 from terazi.placement.polish import FEW, polish
 from terazi.placement.scales import Scales
@@ -121,7 +120,7 @@ def _better(
 
     plain = [c.judged for c in candidates if not c.gives_up and not c.offered and not c.judged.resolved.cut]
     best = max(plain, key=lambda judged: score(judged.settings))
-    if any(map(read_part, best.settings.override_tensor)):
+    if best.settings.override_tensor != settings.override_tensor:
         return []  # which experts lie elsewhere was made for its cuts
     if search.total > FEW and search.fastest_alone(settings, best):
         return []

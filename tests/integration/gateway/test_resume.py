@@ -261,6 +261,25 @@ async def test_an_engine_that_is_not_known_to_continue_chats_gives_an_honest_err
             await answer.body()
 
 
+async def test_a_vllm_continues_chats_too() -> None:
+    lives = (("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), ("--fake-tokens", "40"))
+    async with broker_over(Phoenix(*lives, engine="vLLM, attached: http://there")) as (broker, book):
+        _, body = await ask(broker, call_of(STREAM))
+    assert read(body).content == (await uncut(STREAM))[0]
+    assert book.outcomes[0].resumed == ("continue",)
+
+
+async def test_what_a_vllm_cannot_continue_is_held_back_and_its_second_run_is_not_seen() -> None:
+    fields = {**STREAM, "response_format": {"type": "json_object"}}
+    lives = (("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), ("--fake-tokens", "40"))
+    async with broker_over(Phoenix(*lives, engine="vLLM 0.11")) as (broker, book):
+        answer, body = await ask(broker, call_of(fields))
+    assert read(body).content == (await uncut(STREAM))[0]
+    assert b"resumed" not in body
+    assert (await answer.head()).headers["x-terazi-resumed"] == "run-again"
+    assert book.outcomes[0].resumed == ("run-again",)
+
+
 async def test_a_request_that_kills_two_engines_is_quarantined_and_a_third_never_sees_it(tmp_path: Path) -> None:
     killing = ("--fake-exit-at", "first-request")
     third = ("--fake-ledger", str(tmp_path / "third"))

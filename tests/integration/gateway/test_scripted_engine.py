@@ -45,11 +45,11 @@ async def scripted(script: Script) -> AsyncIterator[int]:
         server.close()
 
 
-async def test_bytes_pass_untouched_and_at_once() -> None:
+async def test_bytes_pass_untouched_and_as_soon_as_an_event_is_whole() -> None:
     pieces = [
         b": ping\n\n",
         b'data: {"choices"',
-        b":[]}\r\n\r\n",
+        b":[]}\n\n",
         b"event: x\ndata: \xc3",
         b"\xa9\n\n",
         EVENT * 3000,
@@ -62,7 +62,8 @@ async def test_bytes_pass_untouched_and_at_once() -> None:
         for piece in pieces:
             writer.write(chunk(piece))
             await writer.drain()
-            await seen.get()  # the next one only when this one has arrived
+            if piece.endswith(b"\n\n"):
+                await seen.get()  # the next one only when this one has arrived
         writer.write(b"0\r\n\r\n")
 
     async with (
@@ -71,9 +72,13 @@ async def test_bytes_pass_untouched_and_at_once() -> None:
         client_of(gateway) as client,
         client.post("/v1/chat/completions", json=CHAT) as reply,
     ):
+        waiting = b""
         for piece in pieces:
-            assert await reply.content.readexactly(len(piece)) == piece
-            seen.put_nowait(None)
+            waiting += piece
+            if piece.endswith(b"\n\n"):
+                assert await reply.content.readexactly(len(waiting)) == waiting
+                waiting = b""
+                seen.put_nowait(None)
         assert await reply.content.read() == b""
 
 
