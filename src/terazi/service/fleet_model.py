@@ -113,7 +113,14 @@ class FleetModel:
     def _card(self) -> ModelCard:
         wish, planned = self.wish, self.planned
         names = (*wish.aliases, *self.given)
-        return make_card(planned.weighing.spec, planned.plan, alias=wish.source, name=self.name, aliases=names)
+        return make_card(
+            planned.weighing.spec,
+            planned.plan,
+            alias=wish.source,
+            name=self.name,
+            aliases=names,
+            projector=planned.weighing.projector,
+        )
 
     def renamed(self) -> None:
         """Its wish or its given names have changed."""
