@@ -95,6 +95,7 @@ def create_app(
         keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
+        library=library,
     )
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk

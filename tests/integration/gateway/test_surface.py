@@ -119,6 +119,9 @@ async def test_the_key() -> None:
         for path in ("/", "/healthz"):
             async with client.get(path) as reply:
                 assert reply.status == 200
+                assert CARD.id not in await reply.text(), "what is served is not for strangers"
+        async with client.get("/healthz", headers={"x-api-key": "s3cret"}) as reply:
+            assert (await reply.json())["models"] == {CARD.id: "ready"}
 
 
 async def test_a_rebound_name_is_refused() -> None:
