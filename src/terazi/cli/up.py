@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key", metavar="KEY", help="what clients must send; $TERAZI_API_KEY keeps it out of `ps`"
     )
     parser.add_argument("--config", metavar="FILE", help="terazi.toml to read")
+    parser.add_argument(
+        "--mmproj",
+        metavar="FILE",
+        help="projector for images or sound; without it the one beside the model, if there is one; none: without",
+    )
     options.add_price(parser)
     options.add_workload(parser)
     options.add_settings(parser)
@@ -61,13 +66,18 @@ def run(args: argparse.Namespace) -> int:
     attach = tuple(_attached(text) for text in args.attach)
     models = args.models or ([] if config.models or attach else ["demo"])
     workload, pins = options.workload(args), options.pins(args)
+    if args.mmproj is not None and len(models) != 1:
+        raise UsageError(
+            "--mmproj goes with one MODEL on the command line",
+            hint="of several, give each its own: mmproj in its [models.settings] in terazi.toml",
+        )
     if not models and (pins or args.context is not None or args.users is not None):
         raise UsageError(
             "settings on the command line go with a MODEL on the command line",
             hint="name the model, or put them into its [models.settings] in terazi.toml",
         )
     request = UpRequest(
-        wishes=tuple(Wish(source=model, workload=workload, pins=pins) for model in models),
+        wishes=tuple(Wish(source=model, workload=workload, pins=pins, mmproj=args.mmproj) for model in models),
         attach=attach,
         config=config,
         config_path=path,

@@ -15,6 +15,7 @@ from terazi.gateway.answer import Answer
 from terazi.gateway.backend import Directory, Served
 from terazi.gateway.broker import Broker
 from terazi.gateway.call import Call, Caller
+from terazi.gateway.library import Library, Preset
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.errors import (
@@ -59,6 +60,7 @@ class Desk:
     keyring: Keyring
     allowed_origins: frozenset[str]
     max_body_bytes: int
+    library: Library | None = None
 
     def route(
         self, api: Api, handler: Handler, *, public: bool = False
@@ -183,6 +185,11 @@ class Desk:
             raise model_denied(tab.caller, found.card.id)
         tab.model = found.card.id
         return found
+
+    def defaults(self, name: str | None) -> Preset | None:
+        """What a created *name* adds to requests; None if it is none, or adds nothing."""
+        preset = None if self.library is None or not name else self.library.preset(name)
+        return None if preset is None or preset.empty else preset
 
     def first_byte(self, api: Api, tab: Tab) -> None:
         """Note that the answer begins now."""

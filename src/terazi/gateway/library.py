@@ -47,6 +47,11 @@ class Preset:
     parameters: Mapping[str, object] = field(default_factory=dict)
     messages: tuple[Mapping[str, object], ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        """It is a further name and nothing else."""
+        return not (self.system or self.parameters or self.messages)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewModel:
@@ -99,6 +104,10 @@ class Library(Protocol):
 
     async def create(self, wanted: NewModel) -> None:
         """Make a model from one that is served, or from an uploaded file."""
+        ...
+
+    def pulled(self) -> tuple[Preset, ...]:
+        """The names under which models were pulled from the hub; they add nothing to theirs."""
         ...
 
     def presets(self) -> tuple[Preset, ...]:

@@ -89,9 +89,9 @@ class OllamaRoutes:
         return json_response({"version": ollama.API_VERSION})
 
     async def tags(self, _request: web.Request, tab: Tab) -> web.Response:
-        """What is there, copied and created names too."""
-        directory, known = self._desk.directory, self._desk.listed(tab.caller)
-        presets = self._library.presets() if self._library is not None else ()
+        """What is there, pulled, copied and created names too."""
+        directory, known, library = self._desk.directory, self._desk.listed(tab.caller), self._library
+        presets = () if library is None else (*library.pulled(), *library.presets())
         named = [(preset, directory.find(preset.base)) for preset in presets]
         return json_response(
             ollama.tags(

@@ -21,7 +21,7 @@ from terazi.service.config_models import ModelTable
 from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel
 from terazi.service.keys import callers
-from terazi.service.planning import Planned, check_fits, plan_one, settle_source
+from terazi.service.planning import Planned, check_fits, plan_one, settle
 from terazi.service.reload import change_of, fixed_changes
 from terazi.service.room import with_room
 from terazi.service.wish import Wish, wish_of
@@ -113,7 +113,7 @@ class Curator:
                     hint="stop it, and start it without keys",
                 )
             tables = after.models if self._follow else ()
-            wanted = [settle_source(wish_of(table)) for table in tables if table.source is not None]
+            wanted = [settle(wish_of(table)) for table in tables if table.source is not None]
             ours = {
                 name: model.wish
                 for name, model in self._fleet.models.items()
@@ -201,7 +201,7 @@ class Curator:
         async with self._changing:
             known = next((m for m in self._fleet.models.values() if m.wish.source == source), None)
             if known is None:
-                planned = await self._plan_new(Wish(source=source))
+                planned = await self._plan_new(await asyncio.to_thread(settle, Wish(source=source)))
                 for name in (planned.name, *names):
                     if (other := self._fleet.find(name)) is not None:
                         raise UsageError(f"{name!r} is {other.card.id} already", hint="choose another name")

@@ -116,7 +116,14 @@ class FleetModel:
     def _card(self) -> ModelCard:
         wish, planned = self.wish, self.planned
         names = (*wish.aliases, *self.given)
-        return make_card(planned.weighing.spec, planned.plan, alias=wish.source, name=self.name, aliases=names)
+        return make_card(
+            planned.weighing.spec,
+            planned.plan,
+            alias=wish.source,
+            name=self.name,
+            aliases=names,
+            projector=planned.weighing.projector,
+        )
 
     @property
     def idle_s(self) -> float | None:

@@ -271,6 +271,14 @@ class ModelLibrary:
             self._catalogue.put_preset(preset)
             await self._shelf.rename_model(preset.base, self._catalogue.names_of(preset.base))
 
+    def pulled(self) -> tuple[Preset, ...]:
+        """As ``Library`` has it."""
+        return tuple(
+            Preset(name=held.name, base=held.model, modified=held.modified)
+            for held in self._catalogue.files()
+            if held.name.startswith(_HUB_HOSTS[0])
+        )
+
     def presets(self) -> tuple[Preset, ...]:
         """As ``Library`` has it."""
         return self._catalogue.presets()

@@ -120,6 +120,9 @@ async def test_the_key() -> None:
         for path in ("/", "/healthz"):
             async with client.get(path) as reply:
                 assert reply.status == 200
+                assert CARD.id not in await reply.text(), "what is served is not for strangers"
+        async with client.get("/healthz", headers={"x-api-key": "s3cret"}) as reply:
+            assert (await reply.json())["models"] == {CARD.id: "ready"}
 
 
 async def test_a_key_for_certain_models_neither_sees_nor_touches_others() -> None:
