@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
@@ -34,6 +35,9 @@ from terazi.gateway.wire.errors import (
 )
 
 _log = logging.getLogger(__name__)
+
+#: How long a client may take nothing of a stream that waits for it.
+STALL_S = 300.0
 
 
 @dataclass(slots=True)
@@ -213,9 +217,26 @@ def fault_response(api: Api, fault: Fault) -> web.Response:
     )
 
 
+class _Stream(web.StreamResponse):
+    """A stream whose client must take something now and then: meanwhile an engine waits for it."""
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        self._transport = request.transport
+        return await super().prepare(request)
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            async with asyncio.timeout(STALL_S):
+                await super().write(data)
+        except TimeoutError as problem:
+            if self._transport is not None:
+                self._transport.abort()  # to close would be to wait for it again
+            raise ConnectionResetError("the client takes nothing of its answer") from problem
+
+
 def stream_response(status: int, content_type: str) -> web.StreamResponse:
-    """The head of a stream, which no proxy in between may hold back."""
-    return web.StreamResponse(
+    """The head of a stream, which no proxy in between may hold back, and no client for ever."""
+    return _Stream(
         status=status,
         headers={"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
     )
