@@ -144,15 +144,16 @@ class TerminalReporter(logging.Handler):
             self._draw(f"\r\033[K{one_line(model)}: {detail}")
             self._drawn = True
 
-    def serving(self, url: str, models: Sequence[str], api_key: str | None) -> None:
+    def serving(self, url: str, models: Sequence[str], *, keyed: bool) -> None:
         """The address, and how to use it."""
         self._wipe()
         names = [one_line(model) for model in models]
         if not names:
             print(f"\nserving no model yet at {url}", flush=True)
             return
-        body = json.dumps({"model": models[0], "messages": [{"role": "user", "content": "Hello"}]})
-        key = "" if api_key is None else ' -H "Authorization: Bearer $TERAZI_API_KEY"'
+        asked = {"model": models[0], "messages": [{"role": "user", "content": "Hello"}]}
+        body = json.dumps(asked, ensure_ascii=False)
+        key = ' -H "Authorization: Bearer $TERAZI_API_KEY"' if keyed else ""
         me = called_as()
         print(
             f"\nserving {', '.join(names)} at {url}\n"

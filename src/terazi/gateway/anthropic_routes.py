@@ -111,7 +111,7 @@ class AnthropicRoutes:
         """The model for *name*. Any of Anthropic's own names means the only chat model, if there is only one."""
         desk = self._desk
         if name.startswith(_THEIR_MODELS) and desk.directory.find(name) is None:
-            chats = [model for model in desk.directory.served() if "completion" in model.card.capabilities]
+            chats = [model for model in desk.listed(tab.caller) if "completion" in model.card.capabilities]
             if len(chats) == 1:
                 return desk.find(chats[0].card.id, tab)
         return desk.find(name, tab)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from terazi.gateway.access import LOCAL, Keyring, host_allowed, origin_allowed
+from terazi.gateway.access import LOCAL, Keyring, host_allowed, may_use, model_denied, origin_allowed
 from terazi.gateway.answer import Answer
 from terazi.gateway.backend import Directory, Served
 from terazi.gateway.broker import Broker
@@ -162,21 +162,27 @@ class Desk:
         except web.RequestPayloadError as problem:
             raise WireError(bad_request("the body can't be decoded as its headers say")) from problem
 
+    def listed(self, caller: Caller) -> tuple[Served, ...]:
+        """The models that *caller* may use."""
+        return tuple(m for m in self.directory.served() if may_use(caller, m.card.id, self.directory))
+
     def find(self, name: str | None, tab: Tab) -> Served:
-        """The model for *name*; without a name the only one there is.
+        """The model for *name*; without a name the only one there is, for this caller.
 
         Raises:
-            WireError: 404, or 400 if a name is needed.
+            WireError: 404, 403 if the caller's key isn't for it, or 400 if a name is needed.
         """
         if name:
             found = self.directory.find(name)
         else:
-            known = self.directory.served()
+            known = self.listed(tab.caller)
             if len(known) > 1:
                 raise WireError(bad_request("'model' is missing"))
             found = known[0] if known else None
         if found is None:
-            raise WireError(unknown_model(name or "", [m.card.id for m in self.directory.served()]))
+            raise WireError(unknown_model(name or "", [m.card.id for m in self.listed(tab.caller)]))
+        if not may_use(tab.caller, found.card.id, self.directory):
+            raise model_denied(tab.caller, found.card.id)
         tab.model = found.card.id
         return found
 

@@ -132,9 +132,9 @@ class Library(Protocol):
         ...
 
     async def keep(self, model: str, idle_s: float | None) -> None:
-        """Ollama's ``keep_alive``: from now on *model* (its id) is unloaded after *idle_s* without a request.
+        """Ollama's ``keep_alive``: *model* (its id) is unloaded after *idle_s* without a request.
 
-        0 unloads it as soon as it is idle, None never.
+        0 unloads it as soon as it is idle, None never. It holds until the model is unloaded.
         """
         ...
 

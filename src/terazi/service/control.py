@@ -17,6 +17,7 @@ from terazi.service.config import Config, read_config
 from terazi.service.curator import Curator
 from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel
+from terazi.service.own_process import own_process
 from terazi.supervisor.log import read_log
 
 _log = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ class ServiceControl:
             "pid": os.getpid(),
             "uptime_s": time.monotonic() - self._started,
             "draining": self._stopping.is_set(),
+            "process": own_process(),
             "models": shown,
             "callers": [asdict(caller) for caller in survey.callers],
             "config": None if self._path is None else str(self._path),

@@ -126,8 +126,12 @@ class Curator:
             if clash is not None and clash not in change.removed:
                 raise UsageError(f"two models are called {clash!r}", hint="name each once")
             restarted = [(name, await self._plan(wish, name)) for name, wish in change.restarted]
+            for table in after.models if self._follow else ():
+                _key_of(table)
             # all that can fail has been tried: from here on things change
             said = []
+            self._keyring.replace(digests=keys)
+            self._fleet.reconfigure(after)
             for name in change.removed:
                 self._fleet.remove(self._fleet.models[name])
                 said.append(f"{name} is served no more")
@@ -146,8 +150,6 @@ class Curator:
                 said.append(f"{planned.name} is served")
             if self._follow:
                 said += await self._reattach(after)
-            self._keyring.replace(digests=keys)
-            self._fleet.reconfigure(after)
             fixed = fixed_changes(before, after)
             if fixed:
                 said.append(f"{', '.join(fixed)}: counts from the next start on")
@@ -234,7 +236,7 @@ class Curator:
         """As ``Shelf`` has it."""
         found = self._fleet.models.get(model)
         if found is not None:
-            found.wish = replace(found.wish, idle_s=idle_s)
+            found.asked_idle = (idle_s,)
             self._fleet.reterm(found)
 
     def idle_left_s(self, model: str) -> float | None:

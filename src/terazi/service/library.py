@@ -63,7 +63,7 @@ class Shelf(Protocol):
         ...
 
     async def keep_model(self, model: str, idle_s: float | None) -> None:
-        """Unload *model* after *idle_s* without a request from now on; None is never."""
+        """Until it is unloaded, *model* goes after *idle_s* without a request; None is never."""
         ...
 
     def idle_left_s(self, model: str) -> float | None:

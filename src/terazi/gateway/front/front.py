@@ -111,7 +111,7 @@ class Front:
         return None
 
     def _answer(self, connection: Connection, head: RequestHead, body: bytes) -> Pending:
-        desk, tab = self._desk, Tab()
+        desk, tab = self._desk, Tab(caller=head.caller)
         try:
             envelope = read_envelope(body)
             card = desk.find(envelope.model, tab).card
