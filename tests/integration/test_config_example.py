@@ -20,7 +20,7 @@ README = EXAMPLE.parents[1] / "README.md"
 
 def test_the_readmes_is_one() -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
-    config = parse_config(block, "README.md")
+    config = parse_config(block.encode(), "README.md")
     assert [model.name for model in config.models] == ["chat", "coder", "embed"]
     assert [key.name for key in config.keys] == ["anna", "batch"]
     coder = config.models[1]
