@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from terazi.errors import ServiceError, TeraziError, UsageError
@@ -63,11 +64,13 @@ class ServiceControl:
         models = await asyncio.gather(
             *(model.snapshot(fleet.closed_until(model)) for model in fleet.models.values())
         )
-        lines = {line.model: line for line in self._survey().lines}
+        survey = self._survey()
+        lines = {line.model: line for line in survey.lines}
         shown = [*models, *(model.snapshot() for model in fleet.attached.values())]
         for model in shown:
             line = lines.get(model["id"])
             model["waiting"] = 0 if line is None else line.waiting
+            model["running"] = 0 if line is None else line.running
             model["oldest_s"] = None if line is None else line.oldest_s
         return {
             "schema": "terazi.ps/1",
@@ -77,6 +80,7 @@ class ServiceControl:
             "draining": self._stopping.is_set(),
             "process": own_process(),
             "models": shown,
+            "callers": [asdict(caller) for caller in survey.callers],
             "config": None if self._path is None else str(self._path),
             "config_problem": self._problem,
         }

@@ -208,9 +208,7 @@ async def test_an_answer_goes_on_when_its_engine_dies() -> None:
             await engine.stop()
             await engine.start()
             went_on = await text(kill=True)
-            # the fake counts the tokens of a text by its letters, so the limit comes a little sooner
-            assert whole.startswith(went_on)
-            assert len(went_on.split()) > 12
+            assert went_on == whole
     first, second = seen
     assert (first.outcome.status, first.outcome.resumed, first.usage.output_tokens) == (200, (), 40)
     assert second.outcome.status == 200
