@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from deadline import alive, until_async
 from demo_files import smollm2
@@ -54,9 +55,9 @@ for pid in $(cut -d " " -f 1 "{home}/starts" 2>/dev/null) $(cat "{home}/grandchi
   grep -qs "^State:.[^ZX]" "/proc/$pid/status" && beside="$beside $pid"
 done
 echo "$$ $name$beside" >> "{home}/starts"
-life=$(cut -d " " -f 2 "{home}/starts" | grep -cx "$name")
-flags=$(sed -n "${{life}}p" "{home}/faults/$name" 2>/dev/null)
-[ -n "$flags" ] || flags=$(tail -n 1 "{home}/faults/$name" 2>/dev/null)
+life=1
+until mkdir "{home}/$name-life-$life" 2>/dev/null; do life=$((life + 1)); done
+flags=$(head -n "$life" "{home}/faults/$name" 2>/dev/null | tail -n 1)
 exec "{python}" -S "{fake}" "$@" --fake-ledger "{home}/ledger-$name" $flags
 """
 
@@ -119,8 +120,9 @@ class Reports:
     def loading(self, model: str, detail: str) -> None:
         """As ``Reporter`` has it."""
 
-    def serving(self, url: str, models: Sequence[str], api_key: str | None) -> None:
+    def serving(self, url: str, models: Sequence[str], *, keyed: bool) -> None:
         """As ``Reporter`` has it."""
+        del url, models, keyed
         self.served.set()
 
 
@@ -223,11 +225,19 @@ class Home:
         return len([e for e in self.events(model, "accepted") if e["shape"] == "chat"])
 
 
+def home_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """An empty home; the service in this process keeps its state there, and nothing of this system's counts."""
+    monkeypatch.setenv("TERAZI_HOME", str(folder))
+    for name in ("TERAZI_LLAMA_SERVER", "TERAZI_API_KEY", "TERAZI_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    return Home(folder)
+
+
 @asynccontextmanager
 async def serving(home: Home) -> AsyncIterator[Home]:
     """``terazi up`` over *home*, in this process; stopped as ``terazi stop`` does, after which no engine may run.
 
-    ``TERAZI_HOME`` must be *home*'s folder.
+    *home* is from ``home_in``.
     """
     path = home.write()
     request = UpRequest(

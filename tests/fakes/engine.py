@@ -32,7 +32,7 @@ Faults (each a flag):
     --fake-hang-after N        after N tokens (over all answers) no more come, and no CPU is used; it still answers
                                questions
     --fake-deaf-after N        after N tokens nothing is answered at all, and no CPU is used (a deadlock)
-    --fake-answer-delay-s S    questions (GET) are answered so late, --fake-busy-answer-delay-s S when busy
+    --fake-answer-delay-s S    questions (GET) come so late; --fake-busy-answer-delay-s S: only while it works
     --fake-device NAME         its log says that it has loaded onto NAME (else into RAM)
     --fake-tool-calls N        a request that brings tools gets so many calls and no text, two tokens each;
                                --fake-same-index: all with the index 0

@@ -80,6 +80,7 @@ class Deployment:
                 model_path=weighing.spec.files[0].path,
                 model_name=card.id,
                 threads=weighing.machine.host.cores,
+                projector_path=None if weighing.projector is None else weighing.projector.files[0].path,
             )
             forecast = weighing.forecast
             return dataclasses.replace(

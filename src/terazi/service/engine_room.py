@@ -110,6 +110,7 @@ class EngineRoom:
             house.open(slot, open_=False)
             slot.began = now
             if state.ended:
+                house.begin(deployment.runner.wait_stopped())  # its log is closed: the next load makes a new one
                 self._counts.load_failed(slot.planned.name)
                 house.tell(
                     UnitFailed(
@@ -160,7 +161,7 @@ class EngineRoom:
         if model is not None:
             slot.smaller = smaller
             _log.info("%s is planned into less memory: %s", slot.unit, smaller.plan.id)
-            self._house.tell(slot.known(model.wish, stopped=model.stopped))
+            self._house.tell(model.known(slot))
 
 
 def _out_of_memory(deployment: Deployment) -> bool:

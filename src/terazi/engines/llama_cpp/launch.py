@@ -5,6 +5,7 @@ import re
 from terazi.engines.base import Expectation, LaunchSpec
 from terazi.engines.llama_cpp.arguments import FIT_OFF, Flag, memory_flags
 from terazi.engines.llama_cpp.binary import UPDATE_HINT, Binary
+from terazi.engines.llama_cpp.reconcile import UNPRINTED
 from terazi.errors import EngineError
 from terazi.memory.bill import Term
 from terazi.memory.settings import llama_cpp_settings
@@ -35,6 +36,7 @@ def launch_spec(
     model_path: str,
     model_name: str,
     threads: int | None = None,
+    projector_path: str | None = None,
 ) -> LaunchSpec:
     """The process that carries out *plan*.
 
@@ -47,6 +49,7 @@ def launch_spec(
         model_path: the first (or only) file.
         model_name: the id that clients use.
         threads: CPU threads; None lets the engine choose.
+        projector_path: of the projector that the plan counts.
 
     Raises:
         EngineError: if *binary* lacks a flag that the plan needs.
@@ -58,6 +61,7 @@ def launch_spec(
         Flag(names=("--alias", "-a"), value=_alias(model_name)),
         Flag(names=("--host",), value="127.0.0.1"),
         Flag(names=("--port",), value=str(port)),
+        *(() if projector_path is None else (Flag(names=("--mmproj", "-mm"), value=projector_path),)),
     )
     for flag in (*own, *memory_flags(settings), FIT_OFF, *_service_flags(spec, threads)):
         name = binary.spelling(*flag.names)
@@ -118,6 +122,8 @@ def _expectations(plan: Plan) -> tuple[Expectation, ...]:
     sums: dict[tuple[str, str], int] = {}
     for line in (*plan.bill.lines, *plan.bill.page_cache):
         overhead = line.term is Term.OVERHEAD
+        if line.formula in UNPRINTED:
+            continue
         if overhead and line.formula != "output-buffer":
             continue
         term = "output" if overhead else line.term.value
