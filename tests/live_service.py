@@ -120,9 +120,9 @@ class Reports:
     def loading(self, model: str, detail: str) -> None:
         """As ``Reporter`` has it."""
 
-    def serving(self, url: str, models: Sequence[str], api_key: str | None) -> None:
+    def serving(self, url: str, models: Sequence[str], *, keyed: bool) -> None:
         """As ``Reporter`` has it."""
-        del url, models, api_key
+        del url, models, keyed
         self.served.set()
 
 

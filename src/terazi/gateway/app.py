@@ -29,6 +29,7 @@ from terazi.gateway.ports import Seats
 from terazi.gateway.relay import HEARTBEAT_S
 from terazi.gateway.rerank_routes import RerankRoutes
 from terazi.gateway.responses_routes import ResponsesRoutes
+from terazi.gateway.tracing import Tracing, traceparent_of
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.errors import Fault, WireError, api_of
 
@@ -71,7 +72,8 @@ def create_app(
         journal: of what is accepted, opened and closed by whoever gives it; in memory only if None.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
-        readers: shown each request that is over, after the metrics.
+        readers: shown each request that is over, after the metrics; with ``Tracing`` among them engines are told of
+            the traces too.
     """
     metrics = Metrics(directory, sources)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
@@ -86,12 +88,14 @@ def create_app(
             journal=journal,
             account=Bookkeeper((metrics, *readers)),
             heartbeat_s=heartbeat_s,
+            trace=traceparent_of if any(isinstance(reader, Tracing) for reader in readers) else None,
         ),
         traffic=traffic,
         metrics=metrics,
         keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
+        library=library,
     )
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk

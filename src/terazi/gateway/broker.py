@@ -89,6 +89,7 @@ class Broker:
         heartbeat_s: a stream that was silent for so long, or for twice as long at most, says how it stands.
         unreached_s: how long an engine that is said to be ready may be out of reach before its calls are given up;
             those that wait for an engine which isn't said to be ready wait as long as their queue lets them.
+        trace: what an engine is told of the trace that a call's nth attempt (from 0) is a part of.
     """
 
     def __init__(
@@ -101,6 +102,7 @@ class Broker:
         account: Account | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         unreached_s: float = _UNREACHED_S,
+        trace: Callable[[Call, int], str] | None = None,
     ) -> None:
         self._seats = seats
         self._links = links
@@ -109,6 +111,7 @@ class Broker:
         self._account: Account = account if account is not None else NoAccount()
         self._heartbeat_s = heartbeat_s
         self._unreached_s = unreached_s
+        self._trace = trace
         self._quarantine = Quarantine()
         self._probation: dict[str, asyncio.Lock] = {}
 
@@ -212,9 +215,16 @@ class Broker:
             began = loop.time()
             future = relay.arm(hold=hold, stitcher=sending.stitcher, seam=sending.seam, on_first=release)
             try:
-                relay.attach(
-                    self._links.send(backend, call.path, sending.body, call.content_type, relay, stream=call.stream)
+                exchange = self._links.send(
+                    backend,
+                    call.path,
+                    sending.body,
+                    call.content_type,
+                    relay,
+                    stream=call.stream,
+                    traceparent=None if self._trace is None else self._trace(call, len(run.attempts)),
                 )
+                relay.attach(exchange)
                 result = await future
             except asyncio.CancelledError:
                 run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time()))

@@ -133,14 +133,21 @@ class Links:
         receiver: Receiver,
         *,
         stream: bool = False,
+        traceparent: str | None = None,
     ) -> Exchange:
         """Send *body* to *backend* and push the answer into *receiver*.
 
         *stream* says what the request asks for, which is to get a fresh connection; how the answer comes is the
-        engine's word.
+        engine's word. *traceparent* (W3C Trace Context) goes with it as it is.
         """
         exchange = RunningExchange(
-            self, backend, receiver=receiver, path=path, body=body, content_type=content_type
+            self,
+            backend,
+            receiver=receiver,
+            path=path,
+            body=body,
+            content_type=content_type,
+            traceparent=traceparent,
         )
         self._open.add(exchange)
         link = None if stream else self._take(backend.base_url)
@@ -236,11 +243,19 @@ class RunningExchange:
 
     __slots__ = (
         "_backend", "_base_url", "_begun", "_body", "_connecting", "_content_type", "_link", "_links", "_path",
-        "_paused", "_pooled", "_receiver", "_whole_bytes", "over", "reached",
+        "_paused", "_pooled", "_receiver", "_traceparent", "_whole_bytes", "over", "reached",
     )  # fmt: skip
 
     def __init__(
-        self, links: Links, backend: Backend, *, receiver: Receiver, path: str, body: bytes, content_type: str
+        self,
+        links: Links,
+        backend: Backend,
+        *,
+        receiver: Receiver,
+        path: str,
+        body: bytes,
+        content_type: str,
+        traceparent: str | None = None,
     ) -> None:
         self._links = links
         self._backend = backend
@@ -248,6 +263,7 @@ class RunningExchange:
         self._path = path
         self._body = body
         self._content_type = content_type
+        self._traceparent = traceparent
         self._receiver = receiver
         self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -322,10 +338,11 @@ class RunningExchange:
                 return
 
     def _request(self, address: Address) -> bytes:
+        trace = "" if self._traceparent is None else f"traceparent: {self._traceparent}\r\n"
         head = (
             f"POST {address.prefix}{self._path} HTTP/1.1\r\nHost: {address.authority}\r\n"
             f"Authorization: Bearer {self._backend.api_key}\r\nContent-Type: {self._content_type}\r\n"
-            f"Content-Length: {len(self._body)}\r\n\r\n"
+            f"Content-Length: {len(self._body)}\r\n{trace}\r\n"
         )
         return head.encode("utf-8", "surrogateescape") + self._body
 

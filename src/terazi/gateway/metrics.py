@@ -8,7 +8,7 @@ that are served and keys that are configured, so that a client can't invent seri
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -107,6 +107,7 @@ class Metrics:
             ["model", "key", "reason"],
             registry=registry,
         )
+        ProcessCollector(registry=registry)
         registry.register(_Engines(directory))
         registry.register(_Others(self._sources))
 

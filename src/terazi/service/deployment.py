@@ -83,6 +83,7 @@ class Deployment:
                 model_name=card.id,
                 threads=weighing.machine.host.cores,
                 slot_dir=None if slot_dir is None else str(slot_dir),
+                projector_path=None if weighing.projector is None else weighing.projector.files[0].path,
             )
             forecast = weighing.forecast
             return dataclasses.replace(

@@ -196,7 +196,7 @@ class EngineRoom:
         if model is not None:
             slot.smaller = smaller
             _log.info("%s is planned into less memory: %s", slot.unit, smaller.plan.id)
-            self._house.tell(slot.known(model.wish, stopped=model.stopped))
+            self._house.tell(model.known(slot))
 
 
 def _out_of_memory(deployment: Deployment) -> bool:
