@@ -35,9 +35,10 @@ class Metrics:
     Args:
         directory: whose models' states are shown.
         sources: of figures that others keep.
+        process: whether this process's own are shown too, which the kernel is asked for.
     """
 
-    def __init__(self, directory: Directory, sources: Iterable[Source] = ()) -> None:
+    def __init__(self, directory: Directory, sources: Iterable[Source] = (), *, process: bool = False) -> None:
         self._registry = registry = CollectorRegistry()
         self._sources = list(sources)
         self._keys: set[str] = set()
@@ -107,7 +108,8 @@ class Metrics:
             ["model", "key", "reason"],
             registry=registry,
         )
-        ProcessCollector(registry=registry)
+        if process:
+            ProcessCollector(registry=registry)
         registry.register(_Engines(directory))
         registry.register(_Others(self._sources))
 
