@@ -338,6 +338,9 @@ class _Ear:
     def data(self, data: bytes) -> None:
         self._parts.append(data)
 
+    def chunk(self, raw: bytes, start: int) -> None:
+        self.data(raw[start:-2])
+
     def done(self) -> None:
         if not self.heard.done():
             self.heard.set_result(b"".join(self._parts) if self._status == 200 else b"")

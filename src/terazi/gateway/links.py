@@ -54,6 +54,10 @@ class Receiver(Protocol):
         """More of the body, as it came, without the framing; never empty."""
         ...
 
+    def chunk(self, raw: bytes, start: int) -> None:
+        """The same of a stream, as one whole chunk: *raw* is it with its framing, and its data is from *start* on."""
+        ...
+
     def done(self) -> None:
         """The answer is complete by its own framing. Whether a stream said all is another question."""
         ...
@@ -349,6 +353,8 @@ class RunningExchange:
         stream = content_type.startswith("text/event-stream")
         if stream:
             self._whole_bytes = None
+            if self._link is not None:
+                self._link.on_chunk = self._receiver.chunk
         self._receiver.head(status, content_type, stream)
 
     def came(self, data: bytes) -> None:
@@ -390,7 +396,7 @@ class RunningExchange:
     def _finish(self) -> None:
         self.over = True
         if self._link is not None:
-            self._link.listener = None
+            self._link.listener = self._link.on_chunk = None
             self._link = None
         self._links.ended(self)
 

@@ -126,6 +126,15 @@ class HttpSink:
         if self._sent == size:
             self._listener.began()
 
+    def write_chunk(self, raw: bytes, data: bytes) -> None:
+        """As ``Sink`` has it: no bytes are copied unless something waits for this event."""
+        wire = self._wire
+        if wire is None or not self._chunked or self._held or not self._sent or data.endswith(_DONE):
+            self.write(data)
+        else:
+            self._sent += len(data)
+            wire.write(raw)
+
     def _hold(self, data: bytes) -> None:
         """Write it with what follows at once, or at the end of this turn of the loop: a system call less."""
         self._held += data
