@@ -52,7 +52,7 @@ from terazi.policy.resume import (
 _log = logging.getLogger(__name__)
 
 #: How long engines may be out of reach, or say that they are loading, although they are said to be ready.
-_UNREACHED_S: Final = 5.0
+UNREACHED_S: Final = 5.0
 #: So many times as patient once the client has a part of its answer.
 _BEGUN_PATIENCE: Final = 12
 _LONGEST_PAUSE_S: Final = 1.0
@@ -99,7 +99,7 @@ class Broker:
         journal: Journal | None = None,
         account: Account | None = None,
         heartbeat_s: float = HEARTBEAT_S,
-        unreached_s: float = _UNREACHED_S,
+        unreached_s: float = UNREACHED_S,
         trace: Callable[[Call, int], str] | None = None,
     ) -> None:
         self._seats = seats
@@ -261,7 +261,7 @@ class Broker:
             run.pause_s = run.FIRST_PAUSE_S
             await self._settle_early(run, backend)
         else:
-            run.unreached_since = run.unreached_since or now
+            run.unreached_since = run.unreached_since or run.attempts[-1].began
             patience_s = self._unreached_s * (_BEGUN_PATIENCE if relay.begun else 1)
             if now - run.unreached_since >= patience_s:
                 raise WireError(engine_cut(result.reason) if relay.begun else engine_down(result.reason))

@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 from terazi.gateway.backend import READY, Backend
 from terazi.gateway.call import Flow
-from terazi.gateway.link import Link
+from terazi.gateway.link import NO_HTTP, Link
 
 #: The engine closes idle connections after 5 s; ours go first.
 KEEP_S: Final = 4.0
@@ -447,6 +447,8 @@ class RunningExchange:
             self._links.on_retry()
             self.connect()
         else:
+            if reason == NO_HTTP and not self._begun:
+                self.reached = False  # whatever is there, it is no engine
             self._lose(f"the engine of '{self._backend.card.id}' broke off: {reason}")
 
     # --- ends -------------------------------------------------------------------------------------------
