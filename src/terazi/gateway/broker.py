@@ -11,6 +11,7 @@ that can be done correctly; where it can't, the client is told so.
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 

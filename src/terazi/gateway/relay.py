@@ -75,9 +75,9 @@ class Relay(Tap):
 
     __slots__ = (
         "_body", "_call", "_content_type", "_entry", "_exchange", "_future", "_headers", "_held", "_held_size",
-        "_hold", "_on_first", "_over", "_paused", "_plain", "_quiet", "_rest", "_seam", "_sink", "_status", "_stitcher",
-        "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on", "seams",
-        "status", "tokens", "words",
+        "_hold", "_on_first", "_over", "_paused", "_plain", "_quiet", "_rest", "_seam", "_sink", "_status",
+        "_stitcher", "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on",
+        "seams", "status", "tokens", "words",
     )  # fmt: skip
 
     def __init__(
