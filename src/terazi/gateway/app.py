@@ -77,7 +77,7 @@ def create_app(
         readers: shown each request that is over, after the metrics; with ``Tracing`` among them engines are told of
             the traces too.
     """
-    metrics = Metrics(directory, sources)
+    metrics = Metrics(directory, sources, process=True)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
     traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc, grace_s=min(GRACE_S, unreached_s))
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}

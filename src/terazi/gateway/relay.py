@@ -75,9 +75,9 @@ class Relay(Tap):
 
     __slots__ = (
         "_body", "_call", "_content_type", "_entry", "_exchange", "_future", "_headers", "_held", "_held_size",
-        "_hold", "_on_first", "_over", "_paused", "_quiet", "_rest", "_seam", "_sink", "_status", "_stitcher",
-        "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on", "seams",
-        "status", "tokens", "words",
+        "_hold", "_on_first", "_over", "_paused", "_plain", "_quiet", "_rest", "_seam", "_sink", "_status",
+        "_stitcher", "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on",
+        "seams", "status", "tokens", "words",
     )  # fmt: skip
 
     def __init__(
@@ -110,7 +110,7 @@ class Relay(Tap):
         self._reset()
 
     def _reset(self) -> None:
-        self._stream = False
+        self._stream = self._plain = False  # plain: nothing but errors is looked for in it
         self._status = 0
         self._content_type = ""
         self._rest = b""
@@ -266,6 +266,19 @@ class Relay(Tap):
             data = self._held_back(data)
         if data:
             self._out(data)
+            self._plain = self._stitcher is None and self._hold is Hold.NOTHING and not self._trouble
+
+    def chunk(self, raw: bytes, start: int) -> None:
+        """As ``Receiver`` says. Once an answer is under way and plain, its chunks go to the client as they are."""
+        data = raw[start:-2]
+        if not self._plain or self._rest or data[-2:] != b"\n\n" or b'"error"' in data:
+            self.data(data)
+            return
+        if self.flight is not None:
+            self.flight.bytes_seen += len(data)
+        self._quiet = False
+        self._sink.write_chunk(raw, data)
+        self._entry.sent(data)
 
     def done(self) -> None:
         """As ``Receiver`` says."""
