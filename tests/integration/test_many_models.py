@@ -8,7 +8,6 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
@@ -17,11 +16,9 @@ from deadline import until, until_async
 from demo_files import smollm2
 from live_service import home_in, serving
 from offline_optimum import optimum
-from running import REPO, Up, engines_of, terazi, up
+from running import REPO, Up, engines_of, ps, terazi, up
 from terazi.policy.scale import Terms
 from terazi.service import scaling
-from terazi.service.beacon import find
-from terazi.service.client import ServiceClient
 
 ENGINE = REPO / "tests" / "fakes" / "engine.py"
 FAKE = {"TERAZI_LLAMA_SERVER": str(ENGINE)}
@@ -39,16 +36,6 @@ def configure(home: Path, *models: str, memory: str = "", rest: str = "") -> Non
         settings = "" if "settings" in more else SETTINGS
         parts.append(f'[[models]]\nname = "{name}"\nsource = "{link}"\n{settings}\n{more.strip()}')
     (home / "terazi.toml").write_text("\n".join(parts))
-
-
-def ps(home: Path) -> dict[str, Any]:
-    """As ``terazi ps --json``, without the price of a process."""
-
-    async def asked() -> dict[str, Any]:
-        async with ServiceClient(find(home / "services")) as client:
-            return await client.snapshot()
-
-    return asyncio.run(asked())
 
 
 def states(home: Path) -> dict[str, str]:
