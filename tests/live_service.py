@@ -134,6 +134,7 @@ class Home:
     models: dict[str, str] = field(default_factory=dict)
     memory: str = ""
     engine: str = ""
+    rest: str = ""
     reports: Reports = field(default_factory=Reports)
     session: aiohttp.ClientSession = field(init=False)
     control: ServiceClient = field(init=False)
@@ -143,7 +144,7 @@ class Home:
         (self.folder / "faults").mkdir(exist_ok=True)
         (self.folder / "faults" / model).write_text("".join(f"{life}\n" for life in lives))
 
-    def write(self, *, rest: str = "") -> Path:
+    def write(self) -> Path:
         """Lay all of it down in ``terazi.toml``."""
         program = self.folder / "llama-server"
         if not program.exists():
@@ -151,7 +152,7 @@ class Home:
             program.chmod(0o755)
         memory = f"[memory]\nmin_stay_s = 0\nbatch_s = 0.3\nfree_wait_s = 10\n{self.memory}\n"
         engine = f'[engines.llama_cpp]\nserver = "{program}"\nstop_grace_s = 1\n{self.engine}\n'
-        parts = [QUICK, memory, engine, rest]
+        parts = [QUICK, memory, engine, self.rest]
         for name, more in self.models.items():
             link = self.folder / f"{name}.gguf"
             if not link.exists():
@@ -165,11 +166,13 @@ class Home:
     # ---- what a client does
 
     async def ask(
-        self, model: str, *, tokens: int = 8, stream: bool = True, say: str = "hello", **more: Any
+        self, model: str, *, tokens: int = 8, stream: bool = True, say: str = "hello", key: str = "", **more: Any
     ) -> Said:
         """One chat, to its end."""
         body = {"model": model, "messages": [{"role": "user", "content": say}], "stream": stream, **more}
-        async with self.session.post("/v1/chat/completions", json={**body, "max_tokens": tokens}) as response:
+        body["max_tokens"] = tokens
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with self.session.post("/v1/chat/completions", json=body, headers=headers) as response:
             return Said(response.status, response.headers, await response.text())
 
     def asking(self, model: str, **more: Any) -> "asyncio.Task[Said]":

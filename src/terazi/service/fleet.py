@@ -264,6 +264,7 @@ class Fleet:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._engines.close()
         for slot in self._slots.values():
             slot.release()
 

@@ -4,6 +4,7 @@ The numbers are those of the table in ``docs/reference/failures.md``.
 """
 
 import asyncio
+import json
 import os
 import signal
 from functools import partial
@@ -258,6 +259,18 @@ async def test_27_tool_calls_at_once_are_told_apart(home: Home) -> None:
         assert list(_calls(said)) == [0, 1]
         assert len({name for name, _ in _calls(said).values()}) == 2
         assert said.events[-1]["choices"][0]["finish_reason"] == "tool_calls"
+
+
+async def test_27_calls_that_the_engine_gave_one_index_are_told_apart_where_they_are_translated(home: Home) -> None:
+    """The same with an engine that has that fault: their ids tell them apart."""
+    home.models = {"a": ""}
+    home.faults("a", "--fake-tool-calls 2 --fake-same-index")
+    async with serving(home):
+        chat = {"model": "a", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS}
+        async with home.session.post("/api/chat", json=chat) as answer:
+            lines = [json.loads(line) for line in (await answer.text()).splitlines()]
+        calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
+        assert [call["function"]["arguments"] for call in calls] == [{"place": 0}, {"place": 1}]
 
 
 async def test_28_an_engine_that_dies_within_a_tool_call_makes_no_prose_of_it(home: Home) -> None:

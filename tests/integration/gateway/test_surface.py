@@ -253,6 +253,15 @@ async def test_without_a_model_the_only_one_answers(more: bool) -> None:
             assert reply.status == (400 if more else 200)
 
 
+async def test_the_page_of_metrics_has_this_process() -> None:
+    async with (
+        gateway_over(StubBackend(1)) as gateway,
+        client_of(gateway) as client,
+        client.get("/metrics") as reply,
+    ):
+        assert "process_resident_memory_bytes" in await reply.text()
+
+
 async def test_metrics_count_what_happened() -> None:
     async with (
         running(fake_engine()) as engine,

@@ -36,6 +36,7 @@ def launch_spec(
     model_path: str,
     model_name: str,
     threads: int | None = None,
+    slot_dir: str | None = None,
     projector_path: str | None = None,
 ) -> LaunchSpec:
     """The process that carries out *plan*.
@@ -49,6 +50,7 @@ def launch_spec(
         model_path: the first (or only) file.
         model_name: the id that clients use.
         threads: CPU threads; None lets the engine choose.
+        slot_dir: a folder in which it may write down what its slots hold; None if it shall not.
         projector_path: of the projector that the plan counts.
 
     Raises:
@@ -63,7 +65,7 @@ def launch_spec(
         Flag(names=("--port",), value=str(port)),
         *(() if projector_path is None else (Flag(names=("--mmproj", "-mm"), value=projector_path),)),
     )
-    for flag in (*own, *memory_flags(settings), FIT_OFF, *_service_flags(spec, threads)):
+    for flag in (*own, *memory_flags(settings), FIT_OFF, *_service_flags(spec, threads), *_slot_flags(slot_dir)):
         name = binary.spelling(*flag.names)
         if name is not None:
             argv += [name] if flag.value is None else [name, flag.value]
@@ -115,6 +117,16 @@ def _service_flags(spec: ModelSpec, threads: int | None) -> tuple[Flag, ...]:
     if threads is not None:
         flags.append(Flag(names=("--threads", "-t"), value=str(threads)))
     return tuple(flags)
+
+
+def _slot_flags(slot_dir: str | None) -> tuple[Flag, ...]:
+    """Slots keep their prompts when others work: else only the last one that was used could be written down."""
+    if slot_dir is None:
+        return ()
+    return (
+        Flag(names=("--slot-save-path",), value=f"{slot_dir}/", needed=False, why="prompts can't be kept"),
+        Flag(names=("--no-cache-idle-slots",), needed=False, why="only the last prompt can be kept"),
+    )
 
 
 def _expectations(plan: Plan) -> tuple[Expectation, ...]:
