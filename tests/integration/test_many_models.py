@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from deadline import until
 from demo_files import smollm2
 from offline_optimum import optimum
 from running import REPO, Up, engines_of, terazi, up
+from terazi.errors import ServiceError
 from terazi.service.beacon import find
 from terazi.service.client import ServiceClient
 
@@ -174,6 +176,25 @@ def test_a_load_goes_on_when_its_client_has_given_up(tmp_path: Path) -> None:
 
         asyncio.run(impatient())
         until(lambda: states(tmp_path) == {"slow": "ready"})
+        assert running.end() == 0
+
+
+def test_whoever_waits_for_a_load_is_told_that_the_model_is_served_no_more(tmp_path: Path) -> None:
+    cold = "replicas = {min = 0}"
+    configure(tmp_path, f"slow: {cold}", f"other: {cold}")
+    with up(tmp_path, **FAKE, FAKE_ENGINE_FLAGS="--fake-load-s 30") as running:
+        running.url()
+
+        async def waits() -> None:
+            async with ServiceClient(find(tmp_path / "services")) as client:
+                loading = asyncio.create_task(client.load("slow"))
+                await asyncio.sleep(0.5)
+                configure(tmp_path, f"other: {cold}")
+                assert "slow is served no more" in await client.reload()
+                with pytest.raises(ServiceError, match="not served any more"):
+                    await asyncio.wait_for(loading, 5)
+
+        asyncio.run(waits())
         assert running.end() == 0
 
 
