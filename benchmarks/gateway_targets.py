@@ -2,6 +2,7 @@
 
 import asyncio
 import cProfile
+import gc
 import importlib.util
 import json
 import os
@@ -10,6 +11,8 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,11 +21,17 @@ import uvloop
 
 from serving import CARD, ENGINE_KEY, StubBackend, StubDirectory
 from terazi.gateway.app import create_app
+from terazi.gateway.journal import Journal
+from terazi.gateway.request_log import RequestLog
+from terazi.gateway.seats import Seats
 from terazi.gateway.server import Gateway
+from terazi.policy.dispatch_messages import ReplicaChanged
 
 #: A file that the gateway's profile is written to.
 PROFILE = "BENCH_GATEWAY_PROFILE"
 HERE = Path(__file__).parent
+#: Of the engine in the gateway's eyes: more than streams in any test, so that nobody waits in a queue.
+SLOTS = 20_000
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 NGINX = """
@@ -150,13 +159,26 @@ def _free_port() -> int:
 
 
 async def _serve(engine: int) -> None:
-    gateway = Gateway(create_app(StubDirectory([StubBackend(engine)]), keys={}), "127.0.0.1", 0)
-    await gateway.start()
-    print(gateway.address.rpartition(":")[2], flush=True)
+    """As ``terazi up`` puts it together: queues, the journal with its file, an account with the request log."""
     ended = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
-    await ended.wait()
-    await gateway.stop()
+    backend = StubBackend(engine)
+    directory = StubDirectory([backend])
+    seats = Seats(directory)
+    seats.tell(ReplicaChanged(replica=backend.replica, model=CARD.id, open=True, slots=SLOTS))
+    with tempfile.TemporaryDirectory() as folder:
+        journal = Journal(Path(folder))
+        journal.open()
+        app = create_app(directory, keys={}, seats=seats, journal=journal, readers=(RequestLog(time.time),))
+        gateway = Gateway(app, "127.0.0.1", 0)
+        await gateway.start()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000)
+        print(gateway.address.rpartition(":")[2], flush=True)
+        await ended.wait()
+        await gateway.stop()
+        await journal.close()
 
 
 def request_bytes(**asked: object) -> bytes:

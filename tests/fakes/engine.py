@@ -27,6 +27,7 @@ Faults (each a flag):
     --fake-close-on-reuse      keep every connection (streams' too), and close it when its second request arrives
     --fake-tokens N            length of an answer when max_tokens doesn't end it earlier (16)
     --fake-token-delay-s S     time per token (0.001); --fake-prompt-delay-s S: time before the first (0)
+    --fake-hold FILE           no answer gets beyond its fourth token before FILE is there
     --fake-busy-prompt         burn CPU while a prompt is worked on (as a prefill does); it still answers questions
     --fake-hang-after N        after N tokens (over all answers) no more come, and no CPU is used; it still answers
                                questions
@@ -523,8 +524,11 @@ class Engine:
         await self.read_prompt()
         when, text, salt = self.options.text("exit-at"), job.prompt, self.options.text("salt")
         length = min(job.max_tokens if job.max_tokens is not None else 1 << 30, self.length())
-        for _ in range(2 * job.calls or length):
+        hold = self.options.text("hold")
+        for n in range(2 * job.calls or length):
             await asyncio.sleep(self.options.number("token-delay-s", 0.001))
+            while hold and n >= 4 and not Path(hold).exists():  # noqa: ASYNC110, ASYNC240 - a test makes it
+                await asyncio.sleep(0.01)
             if self.hangs("hang-after") or self.hangs("deaf-after"):
                 await asyncio.Event().wait()
             if self.faulty and when == f"after-tokens:{self.tokens}":

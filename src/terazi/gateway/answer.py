@@ -53,6 +53,10 @@ class Answer:
             self._flow.pause()
         self._news.set()
 
+    def write_chunk(self, raw: bytes, data: bytes) -> None:  # noqa: ARG002 - as Sink has it
+        """As ``Sink`` has it."""
+        self.write(data)
+
     def end(self) -> None:
         """As ``Sink`` has it."""
         self._ended = True

@@ -9,10 +9,9 @@ that can be done correctly; where it can't, the client is told so.
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,7 +53,7 @@ from terazi.policy.resume import (
 _log = logging.getLogger(__name__)
 
 #: How long engines may be out of reach, or say that they are loading, although they are said to be ready.
-_UNREACHED_S: Final = 5.0
+UNREACHED_S: Final = 5.0
 #: So many times as patient once the client has a part of its answer.
 _BEGUN_PATIENCE: Final = 12
 _LONGEST_PAUSE_S: Final = 1.0
@@ -101,7 +100,7 @@ class Broker:
         journal: Journal | None = None,
         account: Account | None = None,
         heartbeat_s: float = HEARTBEAT_S,
-        unreached_s: float = _UNREACHED_S,
+        unreached_s: float = UNREACHED_S,
         trace: Callable[[Call, int], str] | None = None,
     ) -> None:
         self._seats = seats
@@ -128,8 +127,11 @@ class Broker:
                 run.ticket = self._seats.enter(call)
                 if call.stream:
                     relay.beat(self._heartbeat_s)
-                async with asyncio.timeout_at(_deadline(call)):
+                if call.deadline_s is None:
                     await self._serve(run, relay, run.ticket)
+                else:
+                    async with asyncio.timeout_at(call.arrived + call.deadline_s):
+                        await self._serve(run, relay, run.ticket)
         except WireError as error:
             relay.fail(error.fault)
         except TimeoutError:
@@ -211,26 +213,33 @@ class Broker:
         hold = Hold.NOTHING
         if call.stream and binds(run.fields):
             hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
-        async with self._alone(run) as release:
-            began = loop.time()
+        if run.strikes.count:
+            alone = self._probation.setdefault(call.model, asyncio.Lock())
+            await alone.acquire()
+            release = _Release(alone)
+        else:
+            release = None
+        began = loop.time()
+        try:
             future = relay.arm(hold=hold, stitcher=sending.stitcher, seam=sending.seam, on_first=release)
-            try:
-                exchange = self._links.send(
-                    backend,
-                    call.path,
-                    sending.body,
-                    call.content_type,
-                    relay,
-                    stream=call.stream,
-                    traceparent=None if self._trace is None else self._trace(call, len(run.attempts)),
-                )
-                relay.attach(exchange)
-                result = await future
-            except asyncio.CancelledError:
-                run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time()))
-                raise
-            finally:
-                relay.detach()
+            exchange = self._links.send(
+                backend,
+                call.path,
+                sending.body,
+                call.content_type,
+                relay,
+                stream=call.stream,
+                traceparent=None if self._trace is None else self._trace(call, len(run.attempts)),
+            )
+            relay.attach(exchange)
+            result = await future
+        except asyncio.CancelledError:
+            run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time()))
+            raise
+        finally:
+            relay.detach()
+            if release is not None:
+                release()
         lost = None if result.ending is Ending.DONE else result.reason
         run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time(), lost=lost))
         return result
@@ -253,7 +262,7 @@ class Broker:
             run.pause_s = run.FIRST_PAUSE_S
             await self._settle_early(run, backend)
         else:
-            run.unreached_since = run.unreached_since or now
+            run.unreached_since = run.unreached_since or run.attempts[-1].began
             patience_s = self._unreached_s * (_BEGUN_PATIENCE if relay.begun else 1)
             if now - run.unreached_since >= patience_s:
                 raise WireError(engine_cut(result.reason) if relay.begun else engine_down(result.reason))
@@ -276,27 +285,6 @@ class Broker:
     def _finish(self, relay: Relay, script: Transcript, *, reason: str = "stop") -> None:
         """The client has all of the text: only its end is missing."""
         relay.finish(ending(script, reason=reason, resumed=relay.seams))
-
-    @contextlib.asynccontextmanager
-    async def _alone(self, run: Run) -> AsyncIterator[Callable[[], None] | None]:
-        """A request under which an engine died gets on alone among such: or the next death would tell nothing."""
-        if not run.strikes.count:
-            yield None
-            return
-        lock = self._probation.setdefault(run.call.model, asyncio.Lock())
-        await lock.acquire()
-        held = True
-
-        def release() -> None:
-            nonlocal held
-            if held:
-                held = False
-                lock.release()
-
-        try:
-            yield release
-        finally:
-            release()
 
     async def _tokens(self, backend: Backend, model: str, script: Transcript) -> list[int] | None:
         """The tokens of what was sent, by the engine's count; None if it doesn't say."""
@@ -334,6 +322,21 @@ class Broker:
         self._account.closed(run.call, outcome)
 
 
+class _Release:
+    """Lets go of a lock, once.
+
+    A request under which an engine died gets on alone among such: or the next death would tell nothing.
+    """
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock: asyncio.Lock | None = lock
+
+    def __call__(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release()
+
+
 class _Ear:
     """Hears a small answer to its end; empty if there is none."""
 
@@ -348,6 +351,9 @@ class _Ear:
     def data(self, data: bytes) -> None:
         self._parts.append(data)
 
+    def chunk(self, raw: bytes, start: int) -> None:
+        self.data(raw[start:-2])
+
     def done(self) -> None:
         if not self.heard.done():
             self.heard.set_result(b"".join(self._parts) if self._status == 200 else b"")
@@ -355,10 +361,6 @@ class _Ear:
     def lost(self, reason: str, begun: bool) -> None:  # noqa: FBT001, ARG002 - as Receiver has it
         if not self.heard.done():
             self.heard.set_result(b"")
-
-
-def _deadline(call: Call) -> float | None:
-    return None if call.deadline_s is None else call.arrived + call.deadline_s
 
 
 def _digest(call: Call) -> bytes:

@@ -114,6 +114,10 @@ class Sink(Protocol):
         """More of the body. Of a stream: whole server-sent events and comments only."""
         ...
 
+    def write_chunk(self, raw: bytes, data: bytes) -> None:
+        """The same as ``write(data)`` in a stream; *raw* is *data* as one chunk of HTTP/1.1, framing and all."""
+        ...
+
     def end(self) -> None:
         """It is complete."""
         ...

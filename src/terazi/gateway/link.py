@@ -1,6 +1,7 @@
 """One connection to an engine: bytes in, the parts of an answer out; ``gateway.links`` makes the rest of it."""
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 from typing import Final, Protocol, cast
@@ -8,7 +9,15 @@ from typing import Final, Protocol, cast
 import httptools
 
 _HEAD_BYTES: Final = 64 << 10
+#: The sizes that chunks' heads say, of those that were seen: a head is looked up faster than read.
+_SIZES: Final[dict[bytes, int]] = {}
+_MOST_SIZES: Final = 4096
+_CHUNK_HEAD: Final = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,5}\r\n")
+#: How far into a chunk its head is looked for.
+_CHUNK_HEAD_BYTES: Final = 8
 _HEADERS: Final = 200
+#: Why an answer broke off that was none.
+NO_HTTP: Final = "its answer is no HTTP"
 #: Stands where a parser was, so that no cycle is left for the garbage collector.
 _NOBODYS: Final = httptools.HttpResponseParser(object())
 
@@ -47,13 +56,15 @@ class Link(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_complete", "_content_type", "_dead", "_excess", "_framed", "_head_bytes", "_headers", "_idle_timer",
-        "_on_end", "_parser", "_paused", "_pieces", "_reusable", "_sock", "_status", "_told", "_transport",
-        "_unsent", "_wrong", "listener",
+        "_between", "_complete", "_content_type", "_dead", "_excess", "_framed", "_head_bytes", "_headers",
+        "_idle_timer", "_on_end", "_parser", "_paused", "_pieces", "_reusable", "_sock", "_status", "_told",
+        "_transport", "_unsent", "_wrong", "listener", "on_chunk",
     )  # fmt: skip
 
     def __init__(self, *, unsent: bytes = b"", sock: socket.socket | None = None) -> None:
         self.listener: Listener | None = None
+        #: Takes a read that is one whole chunk, with where its data begins; what else comes is told the listener.
+        self.on_chunk: Callable[[bytes, int], None] | None = None
         self._transport: asyncio.Transport | None = None
         self._unsent = unsent
         self._sock = sock
@@ -70,6 +81,7 @@ class Link(asyncio.Protocol):
         self._status = 0
         self._content_type = "application/json"
         self._framed = self._told = self._complete = self._reusable = False
+        self._between = False  # the last chunk is complete, and nothing of the next has come
         self._head_bytes = self._headers = 0
 
     # --- the owner's side -------------------------------------------------------------------------------
@@ -153,7 +165,18 @@ class Link(asyncio.Protocol):
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, then tell."""
+        """Parse it, then tell.
+
+        Most reads of a stream are one event in one chunk. Such a read leaves the parser where it was, between two
+        chunks, so it needs none, and goes to the client as it is: a third of what a gateway does for an event.
+        """
+        if self._between and self.on_chunk is not None:
+            at = data.find(b"\r\n", 0, _CHUNK_HEAD_BYTES) + 2
+            size = _SIZES.get(data[:at]) or _size(data[:at])
+            if at + size + 2 == len(data) and size and data[-2:] == b"\r\n":
+                self.on_chunk(data, at)
+                return
+        self._between = False
         listener = self.listener
         if listener is None:  # nobody asked for anything
             self._excess = True
@@ -163,11 +186,13 @@ class Link(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             # after a complete answer it is no matter of that answer
-            self._wrong = "" if self._complete else self._wrong or "its answer is no HTTP"
+            self._wrong = "" if self._complete else self._wrong or NO_HTTP
             self._reusable = False
         if not self._told:
             self._head_bytes += len(data)
             self._tell_head(listener)
+        if self._between and data[-2:] != b"\r\n":  # some of the next chunk's head has come
+            self._between = False
         pieces = self._pieces
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -200,7 +225,7 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end: of an answer too, if that is how it is framed."""
         listener, self.listener = self.listener, None
-        self._transport = None
+        self._transport = self.on_chunk = None
         self._parser = _NOBODYS
         self._ended()
         if listener is None or listener.over:
@@ -242,6 +267,14 @@ class Link(asyncio.Protocol):
         if not self._excess:
             self._pieces.append(body)
 
+    def on_chunk_header(self) -> None:
+        """A chunk begins."""
+        self._between = False
+
+    def on_chunk_complete(self) -> None:
+        """It has come with its last line's end."""
+        self._between = not self._excess and not self._complete
+
     def on_message_complete(self) -> None:
         """The framing says that this was all."""
         if self._status and not self._excess:
@@ -250,3 +283,13 @@ class Link(asyncio.Protocol):
         else:
             self._framed = False
             self._headers = 0
+
+
+def _size(head: bytes) -> int:
+    """Bytes in the chunk that *head* begins; 0 if it is the last one, or the parser should see it."""
+    if not _CHUNK_HEAD.fullmatch(head):
+        return 0
+    size = int(head, 16)
+    if len(_SIZES) < _MOST_SIZES:
+        _SIZES[head] = size
+    return size

@@ -5,6 +5,9 @@ although it announces keep-alive, and closes an idle one after 5 s, so a pooled 
 anybody having said so. A killed engine's stream ends with a plain FIN, without its last chunk. Hence:
 
 - a stream gets a connection of its own, which is never used again; whole answers share a pool per engine;
+- an engine that is sent streams over the loopback device has one spare connection open for the next, since making
+  one is a good part of what a gateway adds to a first token. Not two: each holds one of llama-server's HTTP threads, of
+  which there are four more than slots (``server-http.cpp:server_http_context::init``, b11434);
 - a pooled connection is looked at for its end before it is written to, and when it breaks before a byte of an
   answer came, the request is sent once more, on a fresh one; generating has no side effect, so that is safe;
 - a refused connection means that nothing was sent, and is tried again until the engine answers or time is up;
@@ -27,7 +30,7 @@ from urllib.parse import urlsplit
 
 from terazi.gateway.backend import READY, Backend
 from terazi.gateway.call import Flow
-from terazi.gateway.link import Link
+from terazi.gateway.link import NO_HTTP, Link
 
 #: The engine closes idle connections after 5 s; ours go first.
 KEEP_S: Final = 4.0
@@ -52,6 +55,10 @@ class Receiver(Protocol):
 
     def data(self, data: bytes) -> None:
         """More of the body, as it came, without the framing; never empty."""
+        ...
+
+    def chunk(self, raw: bytes, start: int) -> None:
+        """The same of a stream, as one whole chunk: *raw* has its framing, and its data is from *start* on."""
         ...
 
     def done(self) -> None:
@@ -117,6 +124,7 @@ class Links:
         self.max_whole_bytes = max_whole_bytes
         self._keep_s = keep_s
         self._idle: dict[str, deque[Link]] = {}
+        self._spares: dict[str, Link] = {}
         self._addresses: dict[str, Address] = {}
         self._open: set[RunningExchange] = set()
         self._adopting: set[asyncio.Task[object]] = set()
@@ -150,11 +158,14 @@ class Links:
             traceparent=traceparent,
         )
         self._open.add(exchange)
-        link = None if stream else self._take(backend.base_url)
+        base_url = backend.base_url
+        link = self._take_spare(base_url) if stream else self._take(base_url)
         if link is None:
             exchange.connect()
         else:
             exchange.write_to(link)
+        if stream and base_url not in self._spares:
+            asyncio.get_running_loop().call_soon(self._provide, base_url)  # while the engine works
         return exchange
 
     def close(self) -> None:
@@ -169,6 +180,9 @@ class Links:
             for link in tuple(idle):
                 link.close()
         self._idle.clear()
+        for link in tuple(self._spares.values()):
+            link.close()
+        self._spares.clear()
 
     def address(self, base_url: str) -> Address:
         """The parts of *base_url*."""
@@ -212,6 +226,44 @@ class Links:
                 del self._idle[base_url]  # a restarted engine has another port: don't keep one entry for each
 
         link.wait(self._keep_s, forget)
+
+    def _take_spare(self, base_url: str) -> Link | None:
+        """The connection that was opened ahead, if it is there and alive as far as anybody has heard."""
+        link = self._spares.get(base_url)
+        if link is None or not link.usable:
+            return None
+        link.stop_waiting()
+        del self._spares[base_url]
+        return link
+
+    def _provide(self, base_url: str) -> None:
+        """Open a connection for the next stream, unless there is one. No request depends on it."""
+        address = self.address(base_url)
+        if self._closed or base_url in self._spares or not address.here:
+            return
+        sock: socket.socket | None = None
+        try:
+            sock = self.take_socket()
+            if sock.connect_ex((address.host, address.port)) not in {0, errno.EINPROGRESS}:
+                raise ConnectionRefusedError
+        except OSError:
+            if sock is not None:
+                sock.close()
+            return
+        link = self._spares[base_url] = self.bring_in(sock)
+
+        def forget() -> None:
+            if self._spares.get(base_url) is link:
+                del self._spares[base_url]
+
+        link.wait(self._keep_s, forget)
+
+    def bring_in(self, sock: socket.socket, unsent: bytes = b"") -> Link:
+        """The link over *sock*, which the loop gets to know meanwhile; *unsent* is written then."""
+        loop = asyncio.get_running_loop()
+        link = Link(unsent=unsent, sock=None if isinstance(loop, asyncio.BaseEventLoop) else sock)
+        self.adopt(loop.create_task(loop.create_connection(lambda: link, sock=sock)), link)
+        return link
 
     def take_socket(self) -> socket.socket:
         """A socket that isn't connected; the one for the next time is made when this one's request has gone."""
@@ -303,10 +355,7 @@ class RunningExchange:
         except OSError:
             sock.close()
             return False
-        loop = asyncio.get_running_loop()
-        link = Link(unsent=request[sent:], sock=None if isinstance(loop, asyncio.BaseEventLoop) else sock)
-        self._attach(link)
-        self._links.adopt(loop.create_task(loop.create_connection(lambda: link, sock=sock)), link)
+        self._attach(self._links.bring_in(sock, request[sent:]))
         return True
 
     async def _connect(self) -> None:
@@ -366,6 +415,8 @@ class RunningExchange:
         stream = content_type.startswith("text/event-stream")
         if stream:
             self._whole_bytes = None
+            if self._link is not None:
+                self._link.on_chunk = self._receiver.chunk
         self._receiver.head(status, content_type, stream)
 
     def came(self, data: bytes) -> None:
@@ -396,6 +447,8 @@ class RunningExchange:
             self._links.on_retry()
             self.connect()
         else:
+            if reason == NO_HTTP and not self._begun:
+                self.reached = False  # whatever is there, it is no engine
             self._lose(f"the engine of '{self._backend.card.id}' broke off: {reason}")
 
     # --- ends -------------------------------------------------------------------------------------------
@@ -407,7 +460,7 @@ class RunningExchange:
     def _finish(self) -> None:
         self.over = True
         if self._link is not None:
-            self._link.listener = None
+            self._link.listener = self._link.on_chunk = None
             self._link = None
         self._links.ended(self)
 

@@ -6,7 +6,7 @@ that are served and keys that are configured, so that a client can't invent seri
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -28,6 +28,8 @@ _FIRST_BYTE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 6
 _WHOLE_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800)
 _PER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 
+M = TypeVar("M", Counter, Histogram)
+
 
 class Metrics:
     """All series, and their text. A ``Reader`` of the bookkeeper's entries.
@@ -42,6 +44,7 @@ class Metrics:
         self._registry = registry = CollectorRegistry()
         self._sources = list(sources)
         self._keys: set[str] = set()
+        self._series: dict[tuple[object, ...], Any] = {}
         self.requests = Counter(
             "terazi_http_requests", "HTTP requests answered.", ["api", "model", "status"], registry=registry
         )
@@ -123,33 +126,41 @@ class Metrics:
         """Show the figures of *source* too."""
         self._sources.append(source)
 
+    def of(self, metric: M, *labels: object) -> M:
+        """What ``metric.labels(*labels)`` gives, kept: finding it there takes longer than counting does."""
+        key = (metric, *labels)
+        series: M | None = self._series.get(key)
+        if series is None:
+            series = self._series[key] = metric.labels(*labels)
+        return series
+
     def noted(self, entry: Entry) -> None:
         """Count one request that is over."""
         call, outcome, usage = entry.call, entry.outcome, entry.usage
         model, key = call.model, self._key(call.caller.name)
-        self._calls.labels(call.api, model, key, str(outcome.status)).inc()
+        self.of(self._calls, call.api, model, key, outcome.status).inc()
         if not outcome.attempts and outcome.status >= 400 and not entry.client_gone:
-            self._rejected.labels(model, key, outcome.why or outcome.code or "other").inc()
+            self.of(self._rejected, model, key, outcome.why or outcome.code or "other").inc()
         if outcome.attempts:
-            self._queue.labels(model, key).observe(entry.queued_s)
+            self.of(self._queue, model, key).observe(entry.queued_s)
         lost = sum(attempt.lost is not None for attempt in outcome.attempts)
         if lost:
-            self._lost.labels(model).inc(lost)
+            self.of(self._lost, model).inc(lost)
         for kind in outcome.resumed:
-            self._resumed.labels(model, kind).inc()
+            self.of(self._resumed, model, kind).inc()
         if entry.ttft_s is not None:
-            self._ttft.labels(call.api, model).observe(entry.ttft_s)
+            self.of(self._ttft, call.api, model).observe(entry.ttft_s)
         if outcome.status < 400:
-            self._whole.labels(call.api, model).observe(entry.total_s)
+            self.of(self._whole, call.api, model).observe(entry.total_s)
         if entry.time_per_output_token_s is not None:
-            self._per_token.labels(model).observe(entry.time_per_output_token_s)
+            self.of(self._per_token, model).observe(entry.time_per_output_token_s)
         for counter, tokens in (
             (self._prompt, usage.prompt_tokens),
             (self._cached, usage.cached_tokens),
             (self._output, usage.output_tokens),
         ):
             if tokens:
-                counter.labels(model, key).inc(tokens)
+                self.of(counter, model, key).inc(tokens)
 
     def _key(self, name: str) -> str:
         """*name*, as long as there aren't too many: on a service without keys clients name themselves."""

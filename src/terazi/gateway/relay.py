@@ -6,6 +6,7 @@ appends and one call.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -74,9 +75,9 @@ class Relay(Tap):
 
     __slots__ = (
         "_body", "_call", "_content_type", "_entry", "_exchange", "_future", "_headers", "_held", "_held_size",
-        "_hold", "_on_first", "_over", "_paused", "_quiet", "_rest", "_seam", "_sink", "_status", "_stitcher",
-        "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on", "seams",
-        "status", "tokens", "words",
+        "_hold", "_on_first", "_over", "_paused", "_plain", "_quiet", "_rest", "_seam", "_sink", "_status",
+        "_stitcher", "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on",
+        "seams", "status", "tokens", "words",
     )  # fmt: skip
 
     def __init__(
@@ -109,7 +110,7 @@ class Relay(Tap):
         self._reset()
 
     def _reset(self) -> None:
-        self._stream = False
+        self._stream = self._plain = False  # plain: nothing but errors is looked for in it
         self._status = 0
         self._content_type = ""
         self._rest = b""
@@ -265,15 +266,28 @@ class Relay(Tap):
             data = self._held_back(data)
         if data:
             self._out(data)
+            self._plain = self._stitcher is None and self._hold is Hold.NOTHING and not self._trouble
+
+    def chunk(self, raw: bytes, start: int) -> None:
+        """As ``Receiver`` says. Once an answer is under way and plain, its chunks go to the client as they are."""
+        data = raw[start:-2]
+        if not self._plain or self._rest or data[-2:] != b"\n\n" or b'"error"' in data:
+            self.data(data)
+            return
+        if self.flight is not None:
+            self.flight.bytes_seen += len(data)
+        self._quiet = False
+        self._sink.write_chunk(raw, data)
+        self._entry.sent(data)
 
     def done(self) -> None:
         """As ``Receiver`` says."""
         if not self._stream:
             self._answered(b"".join(self._whole))
             return
-        if self._rest:  # some servers leave out the last empty line
-            rest, self._rest = self._rest.rstrip(b"\r\n") + b"\n\n", b""
-            self.data(rest)
+        rest, self._rest = self._rest.rstrip(b"\r\n"), b""
+        if _is_event(rest):  # some servers leave out the last empty line
+            self.data(rest + b"\n\n")
         if self._trouble:
             self._out(b"".join(self._held or ()) + self._trouble)
             self.finish()
@@ -382,6 +396,15 @@ class Relay(Tap):
         if self._quiet and not self._paused and not self._over:
             self._write(f": {self.words()}\n\n".encode())
         self._quiet = True
+
+
+def _is_event(rest: bytes) -> bool:
+    """Whether an event is complete but for its empty line: a half one must not reach the client."""
+    said = rest[rest.rfind(b"\n") + 1 :].removeprefix(b"data:").strip()
+    try:
+        return said == b"[DONE]" or isinstance(json.loads(said), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _whole_events(data: bytes) -> tuple[bytes, bytes]:

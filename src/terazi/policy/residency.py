@@ -123,6 +123,7 @@ class Keeper:
             if unit.at is Residence.CLOSED and unit.terms.unit not in needed and not leaving:
                 unit.at = Residence.READY
                 commands.append(Open(unit=unit.terms.unit))
+                self._state.wants.pop(unit.terms.model, None)  # who waits for it comes in now
 
     # ---- what happened
 

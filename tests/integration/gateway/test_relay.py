@@ -37,6 +37,11 @@ class Client:
         assert not self.ended
         self.body += data
 
+    def write_chunk(self, raw: bytes, data: bytes) -> None:
+        """As ``Sink`` has it."""
+        assert raw == b"%x\r\n%b\r\n" % (len(data), data)
+        self.write(data)
+
     def end(self) -> None:
         """As ``Sink`` has it."""
         self.ended = True

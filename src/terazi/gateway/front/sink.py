@@ -68,7 +68,7 @@ class HttpSink:
         leaving: Callable[[], bool],
     ) -> None:
         self._wire: Wire | None = wire
-        self._listener = listener
+        self._listener: Listener | None = listener
         self._fields = fields
         self._keep_alive = keep_alive
         self._old = old
@@ -123,8 +123,17 @@ class HttpSink:
                 self._hold(data)
             else:
                 wire.write(data)
-        if self._sent == size:
+        if self._sent == size and self._listener is not None:
             self._listener.began()
+
+    def write_chunk(self, raw: bytes, data: bytes) -> None:
+        """As ``Sink`` has it: no bytes are copied unless something waits for this event."""
+        wire = self._wire
+        if wire is None or not self._chunked or self._held or not self._sent or data.endswith(_DONE):
+            self.write(data)
+        else:
+            self._sent += len(data)
+            wire.write(raw)
 
     def _hold(self, data: bytes) -> None:
         """Write it with what follows at once, or at the end of this turn of the loop: a system call less."""
@@ -147,7 +156,8 @@ class HttpSink:
             self._flush()
         else:
             body = self._body
-            self._listener.began()
+            if self._listener is not None:
+                self._listener.began()
             self._keep_alive = self._keep_alive and not self._leaving()
             length = ("Content-Length", str(sum(map(len, body))))
             usual, fields = (("Content-Type", head.content_type),), (length, *_own(head), *self._fields)
@@ -179,13 +189,14 @@ class HttpSink:
     def drop(self) -> None:
         """The client has gone: from now on nothing happens here."""
         self.over = True
-        self._wire = self.flow = None
+        self._wire = self.flow = self._listener = None
         self._body.clear()
 
     def _finish(self, status: int) -> None:
         sent, listener = self._sent, self._listener
         self.drop()
-        listener.ended(status, sent, keep_alive=self._keep_alive)
+        if listener is not None:
+            listener.ended(status, sent, keep_alive=self._keep_alive)
 
 
 def _own(head: Head) -> list[tuple[str, str]]:
