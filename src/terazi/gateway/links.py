@@ -5,9 +5,9 @@ although it announces keep-alive, and closes an idle one after 5 s, so a pooled 
 anybody having said so. A killed engine's stream ends with a plain FIN, without its last chunk. Hence:
 
 - a stream gets a connection of its own, which is never used again; whole answers share a pool per engine;
-- an engine that is sent streams over the loopback device has one spare connection open for the next, since making one
-  is a good part of what a gateway adds to a first token. Not two: each holds one of llama-server's HTTP threads, of
-  which there are four more than slots (``server-http.cpp:server_http_context::init``, b11434);
+- an engine that is sent streams over the loopback device has one spare connection open for the next, since making
+  one is a good part of what a gateway adds to a first token. Not two: each holds one of llama-server's HTTP
+  threads, of which there are four more than slots (``server-http.cpp:server_http_context::init``, b11434);
 - a pooled connection is looked at for its end before it is written to, and when it breaks before a byte of an
   answer came, the request is sent once more, on a fresh one; generating has no side effect, so that is safe;
 - a refused connection means that nothing was sent, and is tried again until the engine answers or time is up;
@@ -58,7 +58,7 @@ class Receiver(Protocol):
         ...
 
     def chunk(self, raw: bytes, start: int) -> None:
-        """The same of a stream, as one whole chunk: *raw* is it with its framing, and its data is from *start* on."""
+        """The same of a stream, as one whole chunk: *raw* is all of it, and its data is ``raw[start:-2]``."""
         ...
 
     def done(self) -> None:

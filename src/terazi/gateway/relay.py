@@ -74,9 +74,9 @@ class Relay(Tap):
 
     __slots__ = (
         "_body", "_call", "_content_type", "_entry", "_exchange", "_future", "_headers", "_held", "_held_size",
-        "_hold", "_on_first", "_over", "_paused", "_plain", "_quiet", "_rest", "_seam", "_sink", "_status", "_stitcher",
-        "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on", "seams",
-        "status", "tokens", "words",
+        "_hold", "_on_first", "_over", "_paused", "_plain", "_quiet", "_rest", "_seam", "_sink", "_status",
+        "_stitcher", "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on",
+        "seams", "status", "tokens", "words",
     )  # fmt: skip
 
     def __init__(
@@ -140,7 +140,8 @@ class Relay(Tap):
             seam: goes out before the first of them.
             on_first: called once when the attempt brings anything of an answer.
         """
-        self._reset()
+        if self._future is not None:  # there was one before
+            self._reset()
         self._hold = hold
         self._stitcher = stitcher
         self._seam = seam

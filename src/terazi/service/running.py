@@ -164,8 +164,8 @@ class Service:
         self._scaling = Scaling(fleet, seats.survey)
         try:
             await gateway.start()
-            # Requests leave no cycles behind, so there is next to nothing to collect but what is there from now on for
-            # good; going through all of that again and again was a quarter of a request's cost, and a pause for all.
+            # Requests leave no cycles behind, so there is next to nothing to collect; going through all that is
+            # there for good again and again was a quarter of a request's cost, and a pause for all.
             gc.collect()
             gc.freeze()
             control.url = gateway.address

@@ -162,7 +162,52 @@ async def test_whole_answers_share_a_connection_and_streams_do_not() -> None:
         for stream in (False, False, True, True, False):
             heard, _ = ask(made, backend, stream=stream, body=b"stream" if stream else b"whole")
             assert (await heard.all())[-1] == "done"
-    assert sorted(served) == [1, 1, 3]
+    assert sorted(filter(None, served)) == [1, 1, 3]  # and one waits for the next stream
+
+
+@pytest.mark.parametrize("when", ["before it is used", "when it is used"])
+async def test_a_spare_connection_that_the_engine_closes_costs_no_stream(when: str) -> None:
+    opened = 0
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal opened
+        opened += 1
+        if opened % 2 == 0:  # the spare ones
+            if when == "when it is used":
+                await read_request(reader)
+            return
+        await read_request(reader)
+        writer.write(STREAM_HEAD + b"3\r\na\n\n\r\n0\r\n\r\n")
+
+    async with engine(script) as backend, links() as made:
+        for _ in range(6):
+            heard, _ = ask(made, backend, stream=True)
+            assert await heard.all() == [SSE, "done"]
+            assert heard.body == b"a\n\n"
+            await asyncio.sleep(0.02)  # the spare one is there now, or was
+
+
+async def test_a_spare_connection_is_not_kept_for_long_nor_over_the_end() -> None:
+    held: set[asyncio.StreamWriter] = set()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        held.add(writer)
+        try:
+            await read_request(reader)
+            writer.write(STREAM_HEAD + b"0\r\n\r\n")
+        finally:
+            held.discard(writer)
+
+    async with engine(script) as backend:
+        async with links(keep_s=0.1) as made:
+            heard, _ = ask(made, backend, stream=True)
+            await heard.all()
+            await until(lambda: len(held) == 1)
+            await until(lambda: not held)
+            heard, _ = ask(made, backend, stream=True)
+            await heard.all()
+            await until(lambda: len(held) == 1)
+        await until(lambda: not held)
 
 
 async def test_idle_connections_go_before_the_engine_closes_them() -> None:
