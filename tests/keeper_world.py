@@ -45,6 +45,7 @@ class Engine:
     in_flight: int = 0
     loads: int = 0
     failing: list[UnitFailed] = field(default_factory=list)
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class World:
         self.served: list[tuple[Request, float]] = []
         self.turned_away: list[Request] = []
         self.log: list[tuple[float, Command]] = []
+        self.went_for: dict[str, str] = {}  # a unit, and the model that it made room for
         self._later: list[tuple[float, int, Callable[[], None]]] = []
         self._order = count()
         self._wake = 0
@@ -145,8 +147,10 @@ class World:
                 assert self.engines[unit].state == "closed"
                 self.engines[unit].state = "ready"
                 self._after(0.0, lambda: self._dispatch(self.engines[unit].terms.model))
-            case Unload(unit=unit):
+            case Unload(unit=unit, reason=reason):
                 engine = self.engines[unit]
+                if reason.startswith("room for "):
+                    self.went_for[unit] = reason.removeprefix("room for ")
                 assert engine.state in {"ready", "closed"}, f"{unit} is unloaded while {engine.state}"
                 assert engine.in_flight == 0, f"{unit} is unloaded while busy"
                 engine.state = "unloading"
@@ -168,6 +172,11 @@ class World:
 
     def _load(self, engine: Engine) -> None:
         assert engine.state == "cold", f"{engine.terms.unit} is loaded while {engine.state}"
+        other = self.went_for.pop(engine.terms.unit, None)
+        self.went_for = {unit: model for unit, model in self.went_for.items() if model != engine.terms.model}
+        if other is not None and not engine.terms.pinned and self.queues[other]:
+            still = all(e.state == "cold" and not e.failed for e in self.engines.values() if e.terms.model == other)
+            assert not still, f"{engine.terms.unit} went for {other}, and is back before it"
         engine.state, engine.began, engine.loads = "loading", self.now, engine.loads + 1
         for device, held in self.held().items():
             assert held <= self.total.get(device, 0), f"{held} promised on {device} of {self.total.get(device, 0)}"
@@ -175,7 +184,7 @@ class World:
 
     def _loaded(self, engine: Engine) -> None:
         if engine.failing:
-            engine.state = "cold"
+            engine.state, engine.failed = "cold", True
             self.tell(engine.failing.pop(0))
             return
         engine.state = "ready"

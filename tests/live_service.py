@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from deadline import alive, until_async
 from demo_files import smollm2
@@ -54,9 +55,9 @@ for pid in $(cut -d " " -f 1 "{home}/starts" 2>/dev/null) $(cat "{home}/grandchi
   grep -qs "^State:.[^ZX]" "/proc/$pid/status" && beside="$beside $pid"
 done
 echo "$$ $name$beside" >> "{home}/starts"
-life=$(cut -d " " -f 2 "{home}/starts" | grep -cx "$name")
-flags=$(sed -n "${{life}}p" "{home}/faults/$name" 2>/dev/null)
-[ -n "$flags" ] || flags=$(tail -n 1 "{home}/faults/$name" 2>/dev/null)
+life=1
+until mkdir "{home}/$name-life-$life" 2>/dev/null; do life=$((life + 1)); done
+flags=$(head -n "$life" "{home}/faults/$name" 2>/dev/null | tail -n 1)
 exec "{python}" -S "{fake}" "$@" --fake-ledger "{home}/ledger-$name" $flags
 """
 
@@ -119,8 +120,9 @@ class Reports:
     def loading(self, model: str, detail: str) -> None:
         """As ``Reporter`` has it."""
 
-    def serving(self, url: str, models: Sequence[str], api_key: str | None) -> None:
+    def serving(self, url: str, models: Sequence[str], *, keyed: bool) -> None:
         """As ``Reporter`` has it."""
+        del url, models, keyed
         self.served.set()
 
 
@@ -132,6 +134,7 @@ class Home:
     models: dict[str, str] = field(default_factory=dict)
     memory: str = ""
     engine: str = ""
+    rest: str = ""
     reports: Reports = field(default_factory=Reports)
     session: aiohttp.ClientSession = field(init=False)
     control: ServiceClient = field(init=False)
@@ -141,7 +144,7 @@ class Home:
         (self.folder / "faults").mkdir(exist_ok=True)
         (self.folder / "faults" / model).write_text("".join(f"{life}\n" for life in lives))
 
-    def write(self, *, rest: str = "") -> Path:
+    def write(self) -> Path:
         """Lay all of it down in ``terazi.toml``."""
         program = self.folder / "llama-server"
         if not program.exists():
@@ -149,7 +152,7 @@ class Home:
             program.chmod(0o755)
         memory = f"[memory]\nmin_stay_s = 0\nbatch_s = 0.3\nfree_wait_s = 10\n{self.memory}\n"
         engine = f'[engines.llama_cpp]\nserver = "{program}"\nstop_grace_s = 1\n{self.engine}\n'
-        parts = [QUICK, memory, engine, rest]
+        parts = [QUICK, memory, engine, self.rest]
         for name, more in self.models.items():
             link = self.folder / f"{name}.gguf"
             if not link.exists():
@@ -162,10 +165,14 @@ class Home:
 
     # ---- what a client does
 
-    async def ask(self, model: str, *, tokens: int = 8, stream: bool = True, say: str = "hello", **more: Any) -> Said:
+    async def ask(
+        self, model: str, *, tokens: int = 8, stream: bool = True, say: str = "hello", key: str = "", **more: Any
+    ) -> Said:
         """One chat, to its end."""
         body = {"model": model, "messages": [{"role": "user", "content": say}], "stream": stream, **more}
-        async with self.session.post("/v1/chat/completions", json={**body, "max_tokens": tokens}) as response:
+        body["max_tokens"] = tokens
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        async with self.session.post("/v1/chat/completions", json=body, headers=headers) as response:
             return Said(response.status, response.headers, await response.text())
 
     def asking(self, model: str, **more: Any) -> "asyncio.Task[Said]":
@@ -221,11 +228,19 @@ class Home:
         return len([e for e in self.events(model, "accepted") if e["shape"] == "chat"])
 
 
+def home_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """An empty home; the service in this process keeps its state there, and nothing of this system's counts."""
+    monkeypatch.setenv("TERAZI_HOME", str(folder))
+    for name in ("TERAZI_LLAMA_SERVER", "TERAZI_API_KEY", "TERAZI_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    return Home(folder)
+
+
 @asynccontextmanager
 async def serving(home: Home) -> AsyncIterator[Home]:
     """``terazi up`` over *home*, in this process; stopped as ``terazi stop`` does, after which no engine may run.
 
-    ``TERAZI_HOME`` must be *home*'s folder.
+    *home* is from ``home_in``.
     """
     path = home.write()
     request = UpRequest(

@@ -1,9 +1,11 @@
 """``terazi up`` as a user runs it: a real engine, a real model, real clients, and every way to end it."""
 
 import json
+import re
 import signal
 import socket
 import sys
+import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +106,23 @@ def test_a_signal_drains_and_stops(tmp_path: Path, number: int) -> None:
         engine = running.engines()[0]
         assert running.end(number) == 0
         assert not psutil.pid_exists(engine.pid)
+
+
+def test_a_second_sigint_waits_for_nobody_and_tells_who_was_cut(tmp_path: Path) -> None:
+    """A real llama-server that is told to end goes on with the answers that it has begun."""
+    with up(tmp_path, "demo", "--context", "4096") as running:
+        url = running.url()
+        asked = {"model": "demo", "messages": QUESTION, "stream": True, "max_tokens": 4000, "ignore_eos": True}
+        request = urllib.request.Request(f"{url}/v1/chat/completions", data=json.dumps(asked).encode())
+        with urllib.request.urlopen(request) as reply:
+            assert reply.readline()
+            running.process.send_signal(signal.SIGINT)
+            running.wait_for(re.compile("draining, then stopping"))
+            began = time.monotonic()
+            assert running.end() == 0
+            assert time.monotonic() - began < 6
+            assert b'"code": "shutting_down"' in reply.read()
+        assert not running.engines()
 
 
 def test_sigint_while_loading_leaves_nothing(tmp_path: Path) -> None:

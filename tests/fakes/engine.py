@@ -27,14 +27,16 @@ Faults (each a flag):
     --fake-close-on-reuse      keep every connection (streams' too), and close it when its second request arrives
     --fake-tokens N            length of an answer when max_tokens doesn't end it earlier (16)
     --fake-token-delay-s S     time per token (0.001); --fake-prompt-delay-s S: time before the first (0)
+    --fake-hold FILE           no answer gets beyond its fourth token before FILE is there
     --fake-busy-prompt         burn CPU while a prompt is worked on (as a prefill does); it still answers questions
     --fake-hang-after N        after N tokens (over all answers) no more come, and no CPU is used; it still answers
                                questions
     --fake-deaf-after N        after N tokens nothing is answered at all, and no CPU is used (a deadlock)
-    --fake-answer-delay-s S    questions (GET) are answered so late; --fake-busy-answer-delay-s S: while it generates
+    --fake-answer-delay-s S    questions (GET) come so late; --fake-busy-answer-delay-s S: only while it works
     --fake-device NAME         its log says that it has loaded onto NAME (else into RAM)
     --fake-tool-calls N        a request that brings tools gets so many calls and no text, two tokens each;
                                --fake-same-index: all with the index 0
+    --fake-vain-restore        a slot's restore says that all went well, and nothing is there
     --fake-refuse-prefill      400 for a request that carries the beginning of an answer
     --fake-grandchild FILE     start a process in a session of its own, and write its pid to FILE
     --fake-ledger FILE         append and fsync one JSON line for each request accepted, finished or abandoned
@@ -46,12 +48,15 @@ import json
 import os
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import threading
 import time
+import zlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from engine_http import Request, chunk, client_gone, head, read_request, send, sse
@@ -61,7 +66,7 @@ HELP_TEXT = Path(__file__).resolve().parents[1] / "golden" / "llama_cpp" / "help
 VALUED = {
     "-m": "model", "--model": "model", "-a": "alias", "--alias": "alias", "--host": "host", "--port": "port",
     "--api-key": "api_key", "--api-key-file": "api_key_file", "-np": "parallel", "--parallel": "parallel",
-    "-c": "ctx_size", "--ctx-size": "ctx_size",
+    "-c": "ctx_size", "--ctx-size": "ctx_size", "--slot-save-path": "slot_save_path",
 }  # fmt: skip
 SWITCHES = {"--embedding": "embedding", "--embeddings": "embedding", "--reranking": "reranking"}
 FAKE_SWITCHES = {
@@ -76,6 +81,7 @@ FAKE_SWITCHES = {
     "close-on-reuse",
     "same-index",
     "refuse-prefill",
+    "vain-restore",
 }
 
 
@@ -121,6 +127,7 @@ class Job:
     usage: bool
     shape: str  # "chat", "text" or "native"
     calls: int = 0  # of tools, instead of a text
+    ids: tuple[int, ...] = ()  # of the prompt
 
 
 class Engine:
@@ -138,6 +145,8 @@ class Engine:
         self.loaded = self.stopping = False
         self.busy = self.requests = self.tokens = self.prompt_tokens = self.decodes = self.serial = 0
         self.gate = asyncio.Semaphore(self.slots)
+        self.held: list[tuple[int, ...]] = [()] * self.slots  # prompts, where they may be saved
+        self.used = list(range(self.slots))  # the slot that was used longest ago first
         self.waiting = 0
         self.ballast = bytearray()
         self.stopped = asyncio.Event()
@@ -314,11 +323,50 @@ class Engine:
             return await send(writer, *said)
         if path in {"/v1/embeddings", "/embedding", "/embeddings"}:
             return await self.embed(body, writer, native=not path.startswith("/v1"))
+        if path.startswith("/slots/"):
+            return await self.act_on_slot(req.path, body, writer)
         shapes = {"/v1/chat/completions": "chat", "/chat/completions": "chat", "/v1/completions": "text",
                   "/completion": "native", "/completions": "native"}  # fmt: skip
         if path not in shapes:
             return await send(writer, 404, error(404, "File Not Found", "not_found_error"))
         return await self.generate(shapes[path], body, reader, writer)
+
+    async def act_on_slot(self, path: str, body: dict[str, object], writer: asyncio.StreamWriter) -> bool:
+        """Save or restore what a slot holds."""
+        folder = self.options.text("slot_save_path")
+        if not folder:
+            told = "This server does not support slots action. Start it with `--slot-save-path`"
+            return await send(writer, 501, error(501, told, "not_supported_error"))
+        slot = int(path.partition("?")[0].rpartition("/")[2])
+        act = self.save_slot if path.endswith("action=save") else self.restore_slot
+        return await send(writer, 200, {"id_slot": slot, **act(slot, Path(folder + str(body["filename"])))})
+
+    def save_slot(self, slot: int, file: Path) -> dict[str, object]:
+        """The format is llama-server's own as far as the prompt goes."""
+        ids = self.held[slot]
+        head = struct.pack("<IIIiII", 0x67677371, 4, len(ids) + 3, -1, 1, len(ids))
+        written = file.write_bytes(head + struct.pack(f"<{len(ids)}i", *ids) + bytes(8))
+        return {"n_saved": len(ids), "n_written": written}
+
+    def restore_slot(self, slot: int, file: Path) -> dict[str, object]:
+        """The way back."""
+        data = file.read_bytes()
+        n = struct.unpack_from("<I", data, 20)[0]
+        self.held[slot] = () if self.fault("vain-restore") else struct.unpack_from(f"<{n}i", data, 24)
+        return {"n_restored": n, "n_read": len(data)}
+
+    def reuse(self, ids: tuple[int, ...]) -> int:
+        """Tokens of a prompt that a slot holds already; one that holds enough, or was used longest ago, gets it."""
+        if not self.options.text("slot_save_path"):
+            return 0
+        alike = [
+            sum(1 for _ in takewhile(lambda two: two[0] == two[1], zip(h, ids, strict=False))) for h in self.held
+        ]
+        slot = max(self.used, key=lambda i: alike[i])
+        slot = slot if 10 * alike[slot] >= len(ids) else self.used[0]
+        self.held[slot] = ids
+        self.used = [*(i for i in self.used if i != slot), slot]
+        return min(alike[slot], len(ids) - 1)
 
     async def answer_get(self, path: str, writer: asyncio.StreamWriter) -> bool:
         """The endpoints that only tell."""
@@ -398,6 +446,10 @@ class Engine:
             message = f"request ({n_prompt} tokens) exceeds the available context size ({self.n_ctx} tokens)"
             more = {"n_prompt_tokens": n_prompt, "n_ctx": self.n_ctx}
             return await send(writer, 400, error(400, message, "exceed_context_size_error", **more))
+        given = body.get("prompt")
+        job.ids = tuple(zlib.crc32(word.encode()) >> 1 for word in job.prompt.split())
+        if isinstance(given, list) and all(isinstance(i, int) for i in given):
+            job.ids = tuple(given)
         self.ledger("accepted", id=job.id, shape=shape, stream=job.stream, prompt=job.prompt[-200:])
         self.requests += 1
         if self.faulty and self.options.text("exit-at") in {f"request:{self.requests}", "first-request"}:
@@ -437,6 +489,7 @@ class Engine:
             if self.fault("no-tokens"):
                 await asyncio.Event().wait()
             self.prompt_tokens += len(job.prompt.split())
+            reused = self.reuse(job.ids)
             if job.stream and job.shape == "chat":
                 await self.event(writer, job, {"role": "assistant", "content": None}, None)
             text, count, reason = "", 0, "tool_calls" if job.calls else "stop"
@@ -450,7 +503,13 @@ class Engine:
             self.gate.release()
         n = len(job.prompt.split())
         usage = {"completion_tokens": count, "prompt_tokens": n, "total_tokens": n + count}
-        timings = {"cache_n": 0, "prompt_n": n, "prompt_ms": 1.0, "predicted_n": count, "predicted_ms": 1.0 * count}
+        timings = {
+            "cache_n": reused,
+            "prompt_n": n - reused,
+            "prompt_ms": 1.0,
+            "predicted_n": count,
+            "predicted_ms": 1.0 * count,
+        }
         if not job.stream:
             await send(writer, 200, self.whole(job, text, reason, usage, timings))
             return
@@ -465,8 +524,11 @@ class Engine:
         await self.read_prompt()
         when, text, salt = self.options.text("exit-at"), job.prompt, self.options.text("salt")
         length = min(job.max_tokens if job.max_tokens is not None else 1 << 30, self.length())
-        for _ in range(2 * job.calls or length):
+        hold = self.options.text("hold")
+        for n in range(2 * job.calls or length):
             await asyncio.sleep(self.options.number("token-delay-s", 0.001))
+            while hold and n >= 4 and not Path(hold).exists():  # noqa: ASYNC110, ASYNC240 - a test makes it
+                await asyncio.sleep(0.01)
             if self.hangs("hang-after") or self.hangs("deaf-after"):
                 await asyncio.Event().wait()
             if self.faulty and when == f"after-tokens:{self.tokens}":
@@ -521,6 +583,11 @@ class Engine:
             return {"index": 0, "content": text, "model": self.alias, **counts, **end}
         chat = job.shape == "chat"
         inner: dict[str, object] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        if job.calls:
+            calls = [{"id": f"{job.id}-call-{n}", "type": "function",
+                      "function": {"name": "weigh", "arguments": f'{{"place":{n}}}'}}
+                     for n in range(job.calls)]  # fmt: skip
+            inner = {"message": {"role": "assistant", "content": None, "tool_calls": calls}}
         return {"choices": [{"finish_reason": reason, "index": 0, **inner}], "created": int(time.time()),
                 "model": self.alias, "object": "chat.completion" if chat else "text_completion",
                 "usage": usage, "id": job.id, "timings": timings}  # fmt: skip

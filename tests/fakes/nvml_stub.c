@@ -3,6 +3,7 @@
  * The file named by FAKE_NVML holds key=value lines and is read at each call:
  *   init=0            what nvmlInitWithFlags returns
  *   hang=init|memory1 sleep for ever in that call (memoryN: in the memory call of card N)
+ *   log=file          a byte is added to it for each init
  *   count=2  driver=575.51
  *   0.name=... 0.uuid=... 0.bus=00000000:01:00.0 0.total=bytes 0.free= 0.used= 0.reserved= 0.limit=mW 0.draw=mW
  *   0.gen=4 0.width=16 0.width_now=16 0.lost=1 0.memory=3 (what the memory call returns)
@@ -66,8 +67,13 @@ static void hang_if(const char *where) {
 }
 
 int nvmlInitWithFlags(unsigned flags) {
-    char value[64];
+    char value[64], path[512];
+    FILE *log;
     (void)flags;
+    if (look_up("log", path, sizeof path) && (log = fopen(path, "a"))) {
+        fputc('.', log);
+        fclose(log);
+    }
     hang_if("init");
     return look_up("init", value, sizeof value) ? atoi(value) : OK;
 }

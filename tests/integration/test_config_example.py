@@ -15,6 +15,18 @@ COMMENTED = re.compile(r"^# (?=[a-z_0-9]+ = |\[)", re.MULTILINE)
 ONCE = ("service", "memory", "guard", "log", "engines", "power", "prices")
 
 
+README = EXAMPLE.parents[1] / "README.md"
+
+
+def test_the_readmes_is_one() -> None:
+    (block,) = re.findall(r"```toml\n(.*?)```", README.read_text(), re.DOTALL)
+    config = parse_config(block.encode(), "README.md")
+    assert [model.name for model in config.models] == ["chat", "coder", "embed"]
+    assert [key.name for key in config.keys] == ["anna", "batch"]
+    coder = config.models[1]
+    assert (coder.idle_s, coder.replicas.max) == (1200, 2)
+
+
 def example() -> str:
     return EXAMPLE.read_text()
 

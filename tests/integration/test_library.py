@@ -279,6 +279,7 @@ async def test_deleting_takes_the_file_and_its_names(
 ) -> None:
     await steps_of(library, NAME)
     await steps_of(library, "hf.co/org/repo:Q8_0")
+    assert [preset.name for preset in library.pulled()] == [NAME, "hf.co/org/repo:Q8_0"]
     await library.copy(NAME, "mine")
     assert shelf.find("mine:latest") is not None
     await library.delete("mine")
@@ -287,6 +288,7 @@ async def test_deleting_takes_the_file_and_its_names(
     await library.copy(NAME, "mine")
     await library.delete(NAME)
     assert library.presets() == ()
+    assert [preset.name for preset in library.pulled()] == ["hf.co/org/repo:Q8_0"]
     assert [path.name for path in (tmp_path / "models").rglob("*.gguf")] == ["m-Q8_0.gguf"]
     await library.delete("m-Q8_0")
     assert not list((tmp_path / "models").rglob("*.gguf"))

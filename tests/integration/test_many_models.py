@@ -129,6 +129,34 @@ def test_a_pinned_model_stays_and_an_idle_one_goes(tmp_path: Path) -> None:
         assert running.end() == 0
 
 
+def test_a_clients_keep_alive_holds_until_the_model_is_unloaded(tmp_path: Path) -> None:
+    """As ``ollama stop`` does it; else each later request would load the model, and lose it again."""
+    configure(tmp_path, "kept: idle_s = '1h'")
+    with up(tmp_path, **FAKE) as running:
+        url = running.url()
+
+        async def stop_it() -> None:
+            asked = {"model": "kept", "keep_alive": 0}
+            async with (
+                aiohttp.ClientSession(base_url=url) as session,
+                session.post("/api/generate", json=asked) as reply,
+            ):
+                assert (await reply.json())["done_reason"] == "unload"
+
+        async def again() -> tuple[int, str]:
+            async with aiohttp.ClientSession(base_url=url) as session:
+                return await ask(session, "kept")
+
+        until(lambda: states(tmp_path) == {"kept": "ready"})
+        asyncio.run(stop_it())
+        until(lambda: states(tmp_path) == {"kept": "cold"})
+        assert asyncio.run(again())[0] == 200
+        (model,) = ps(tmp_path)["models"]
+        assert (model["state"], model["idle_s"]) == ("ready", 3600)
+        assert running.end() == 0
+    assert sum("is unloaded" in line for line in [*running.seen, *drained(running)]) == 1
+
+
 def test_a_load_goes_on_when_its_client_has_given_up(tmp_path: Path) -> None:
     configure(tmp_path, "slow: replicas = {min = 0}")
     with up(tmp_path, **FAKE, FAKE_ENGINE_FLAGS="--fake-load-s 2") as running:

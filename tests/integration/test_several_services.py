@@ -1,6 +1,7 @@
 """Two services of one user, and what ``ps``, ``logs`` and ``stop`` make of them."""
 
 import json
+import re
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,12 +50,23 @@ def _stream(url: str) -> bytes:
     return whole
 
 
+def _stops_taken(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:
+        found = re.search(r'terazi_http_requests_total{[^}]*status="202"} (\S+)', answer.read().decode())
+    return 0 if found is None else int(float(found[1]))
+
+
 def test_several_stops_at_once_all_wait_for_the_same_end(tmp_path: Path) -> None:
-    with up(tmp_path, "--context", "512", **FAKE) as service, ThreadPoolExecutor(4) as pool:
+    let_go = tmp_path / "let-go"
+    held = {**FAKE, "FAKE_ENGINE_FLAGS": f"--fake-hold {let_go}"}
+    with up(tmp_path, "--context", "512", **held) as service, ThreadPoolExecutor(4) as pool:
         url = service.url()
         answer = pool.submit(_stream, url)
         until(lambda: '"in_flight": 1' in terazi(tmp_path, "ps", "--json").stdout, 30)
         stops = [pool.submit(terazi, tmp_path, "stop") for _ in range(3)]
+        until(lambda: _stops_taken(url) == 3, 60)
+        assert not any(stop.done() for stop in stops), "the answer isn't over"
+        let_go.touch()
         assert answer.result(30).endswith(b"data: [DONE]\n\n")
         for stop in stops:
             assert stop.result(30).returncode == 0, stop.result().stderr

@@ -41,7 +41,19 @@ def render(snapshot: dict[str, Any]) -> str:
         lines.append(f"the changed configuration is not in force: {snapshot['config_problem']}")
     for model in snapshot["models"]:
         lines += _model(model)
+    lines += _callers(snapshot["callers"])
     return harmless("\n".join(lines))
+
+
+def _callers(callers: list[dict[str, Any]]) -> list[str]:
+    """Who has requests here, and who is at the end of its rate."""
+    lines = []
+    for caller in callers:
+        if not (caller["waiting"] or caller["running"]):
+            continue
+        left = "" if caller["rate_left"] is None else f", {max(0, round(caller['rate_left'])):,} tokens to spare"
+        lines.append(f"  {caller['caller']}: {caller['running']} in engines, {caller['waiting']} waiting{left}")
+    return ["requests by key", *lines] if lines else []
 
 
 def _model(model: dict[str, Any]) -> list[str]:
@@ -59,7 +71,7 @@ def _model(model: dict[str, Any]) -> list[str]:
     lines = [", ".join([f"{line} {marks[0]}" if model["replicas"] else f"{line}  {marks[0]}", *marks[1:]])]
     if model["waiting"]:
         oldest = "" if model["oldest_s"] is None else f", the oldest for {format_seconds(model['oldest_s'])}"
-        lines.append(f"  {model['waiting']} waiting{oldest}")
+        lines.append(f"  {model['running']} in engines, {model['waiting']} waiting{oldest}")
     if model["closed"] is not None:
         again = "" if model["opens_in_s"] is None else f"; tried again in {format_seconds(model['opens_in_s'])}"
         lines.append(f"  takes no requests: {model['closed']}{again}")

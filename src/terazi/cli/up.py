@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--api-key", metavar="KEY", help="what clients must send; $TERAZI_API_KEY keeps it out of `ps`"
     )
     parser.add_argument("--config", metavar="FILE", help="terazi.toml to read")
+    parser.add_argument(
+        "--mmproj",
+        metavar="FILE",
+        help="projector for images or sound; without it the one beside the model, if there is one; none: without",
+    )
     options.add_price(parser)
     options.add_workload(parser)
     options.add_settings(parser)
@@ -61,13 +66,18 @@ def run(args: argparse.Namespace) -> int:
     attach = tuple(_attached(text) for text in args.attach)
     models = args.models or ([] if config.models or attach else ["demo"])
     workload, pins = options.workload(args), options.pins(args)
+    if args.mmproj is not None and len(models) != 1:
+        raise UsageError(
+            "--mmproj goes with one MODEL on the command line",
+            hint="of several, give each its own: mmproj in its [models.settings] in terazi.toml",
+        )
     if not models and (pins or args.context is not None or args.users is not None):
         raise UsageError(
             "settings on the command line go with a MODEL on the command line",
             hint="name the model, or put them into its [models.settings] in terazi.toml",
         )
     request = UpRequest(
-        wishes=tuple(Wish(source=model, workload=workload, pins=pins) for model in models),
+        wishes=tuple(Wish(source=model, workload=workload, pins=pins, mmproj=args.mmproj) for model in models),
         attach=attach,
         config=config,
         config_path=path,
@@ -134,15 +144,16 @@ class TerminalReporter(logging.Handler):
             self._draw(f"\r\033[K{one_line(model)}: {detail}")
             self._drawn = True
 
-    def serving(self, url: str, models: Sequence[str], api_key: str | None) -> None:
+    def serving(self, url: str, models: Sequence[str], *, keyed: bool) -> None:
         """The address, and how to use it."""
         self._wipe()
         names = [one_line(model) for model in models]
         if not names:
             print(f"\nserving no model yet at {url}", flush=True)
             return
-        body = json.dumps({"model": models[0], "messages": [{"role": "user", "content": "Hello"}]})
-        key = "" if api_key is None else ' -H "Authorization: Bearer $TERAZI_API_KEY"'
+        asked = {"model": models[0], "messages": [{"role": "user", "content": "Hello"}]}
+        body = json.dumps(asked, ensure_ascii=False)
+        key = ' -H "Authorization: Bearer $TERAZI_API_KEY"' if keyed else ""
         me = called_as()
         print(
             f"\nserving {', '.join(names)} at {url}\n"

@@ -15,7 +15,9 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from terazi.errors import UsageError
+from terazi.gateway.backend import Directory
 from terazi.gateway.call import Caller
+from terazi.gateway.wire.errors import Fault, WireError
 
 #: Who asks, on a service without keys.
 LOCAL: Final = Caller()
@@ -87,6 +89,20 @@ def presented_key(headers: Mapping[str, str]) -> str:
 def same_secret(given: str, expected: str) -> bool:
     """Compare in a time that doesn't tell how much was right."""
     return hmac.compare_digest(_digest(given), _digest(expected))
+
+
+def may_use(caller: Caller, model: str, directory: Directory) -> bool:
+    """Whether *caller*'s key is for *model* (its id): a key names its models by any name that finds them."""
+    if caller.models is None or model in caller.models:
+        return True
+    found = (directory.find(name) for name in caller.models)
+    return any(served is not None and served.card.id == model for served in found)
+
+
+def model_denied(caller: Caller, model: str) -> WireError:
+    """403: the key isn't for this model."""
+    message = f"the key of {caller.name} may not use '{model}'"
+    return WireError(Fault(status=403, message=message, kind="permission_error", code="model_not_allowed"))
 
 
 class Keyring:

@@ -26,6 +26,7 @@ from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.chat_stream import listed, load, number_of, text_of
 from terazi.gateway.wire.errors import Api, Fault, WireError, engine_fault, sse_event
 from terazi.gateway.wire.modalities import check_modalities
+from terazi.gateway.wire.ollama_request import with_defaults
 
 #: Clients of Anthropic's ask for its models by name and often can't be told another one.
 _THEIR_MODELS: Final = "claude-"
@@ -47,6 +48,8 @@ class AnthropicRoutes:
         body = read_body(MessagesBody, await desk.read_body(request))
         card = self._find(body.model, tab).card
         fields = chat_fields(body, model=card.id)
+        if (preset := desk.defaults(body.model)) is not None:
+            fields = with_defaults(fields, preset)
         check_modalities(fields, card)
         fields |= engine_extras(card, counted=bool(body.stop_sequences))
         call = call_for(request, tab, api=Api.ANTHROPIC, path=CHAT_PATH, fields=fields, card=card, stream=True)
@@ -108,7 +111,7 @@ class AnthropicRoutes:
         """The model for *name*. Any of Anthropic's own names means the only chat model, if there is only one."""
         desk = self._desk
         if name.startswith(_THEIR_MODELS) and desk.directory.find(name) is None:
-            chats = [model for model in desk.directory.served() if "completion" in model.card.capabilities]
+            chats = [model for model in desk.listed(tab.caller) if "completion" in model.card.capabilities]
             if len(chats) == 1:
                 return desk.find(chats[0].card.id, tab)
         return desk.find(name, tab)

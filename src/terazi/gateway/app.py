@@ -9,14 +9,14 @@ from terazi.gateway.access import Keyring, origin_allowed
 from terazi.gateway.account import Bookkeeper, Reader
 from terazi.gateway.anthropic_routes import AnthropicRoutes
 from terazi.gateway.backend import Control, Directory
-from terazi.gateway.broker import Broker
+from terazi.gateway.broker import UNREACHED_S, Broker
 from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import ControlRoutes, HealthRoutes
 from terazi.gateway.desk import Desk, Tab
 from terazi.gateway.figures import Source
 from terazi.gateway.journal import Journal
 from terazi.gateway.library import Library
-from terazi.gateway.links import Links
+from terazi.gateway.links import GRACE_S, Links
 from terazi.gateway.llama_cpp_routes import LlamaCppRoutes
 from terazi.gateway.media_routes import MediaRoutes
 from terazi.gateway.metrics import Metrics
@@ -29,6 +29,7 @@ from terazi.gateway.ports import Seats
 from terazi.gateway.relay import HEARTBEAT_S
 from terazi.gateway.rerank_routes import RerankRoutes
 from terazi.gateway.responses_routes import ResponsesRoutes
+from terazi.gateway.tracing import Tracing, traceparent_of
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.errors import Fault, WireError, api_of
 
@@ -49,6 +50,7 @@ def create_app(
     ready_wait_s: float = 60.0,
     seats: Seats | None = None,
     heartbeat_s: float = HEARTBEAT_S,
+    unreached_s: float = UNREACHED_S,
     library: Library | None = None,
     keyring: Keyring | None = None,
     sources: Collection[Source] = (),
@@ -67,15 +69,17 @@ def create_app(
         ready_wait_s: how long a request may wait for an engine that is loading or restarting.
         seats: who gives out places in engines; if None, everybody has one in the first engine that is ready.
         heartbeat_s: a stream that has nothing to say says so this often.
+        unreached_s: how long a request tries to reach an engine that is said to be ready.
         library: of the models that clients fetch and make; None doesn't offer that.
         journal: of what is accepted, opened and closed by whoever gives it; in memory only if None.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
-        readers: shown each request that is over, after the metrics.
+        readers: shown each request that is over, after the metrics; with ``Tracing`` among them engines are told of
+            the traces too.
     """
-    metrics = Metrics(directory, sources)
+    metrics = Metrics(directory, sources, process=True)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
-    traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc)
+    traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc, grace_s=min(GRACE_S, unreached_s))
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
@@ -86,12 +90,15 @@ def create_app(
             journal=journal,
             account=Bookkeeper((metrics, *readers)),
             heartbeat_s=heartbeat_s,
+            unreached_s=unreached_s,
+            trace=traceparent_of if any(isinstance(reader, Tracing) for reader in readers) else None,
         ),
         traffic=traffic,
         metrics=metrics,
         keyring=keyring or Keyring(holders),
         allowed_origins=frozenset(allowed_origins),
         max_body_bytes=max_body_bytes,
+        library=library,
     )
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk

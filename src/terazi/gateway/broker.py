@@ -11,6 +11,7 @@ that can be done correctly; where it can't, the client is told so.
 import asyncio
 import hashlib
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -52,7 +53,7 @@ from terazi.policy.resume import (
 _log = logging.getLogger(__name__)
 
 #: How long engines may be out of reach, or say that they are loading, although they are said to be ready.
-_UNREACHED_S: Final = 5.0
+UNREACHED_S: Final = 5.0
 #: So many times as patient once the client has a part of its answer.
 _BEGUN_PATIENCE: Final = 12
 _LONGEST_PAUSE_S: Final = 1.0
@@ -87,6 +88,7 @@ class Broker:
         heartbeat_s: a stream that was silent for so long, or for twice as long at most, says how it stands.
         unreached_s: how long an engine that is said to be ready may be out of reach before its calls are given up;
             those that wait for an engine which isn't said to be ready wait as long as their queue lets them.
+        trace: what an engine is told of the trace that a call's nth attempt (from 0) is a part of.
     """
 
     def __init__(
@@ -98,7 +100,8 @@ class Broker:
         journal: Journal | None = None,
         account: Account | None = None,
         heartbeat_s: float = HEARTBEAT_S,
-        unreached_s: float = _UNREACHED_S,
+        unreached_s: float = UNREACHED_S,
+        trace: Callable[[Call, int], str] | None = None,
     ) -> None:
         self._seats = seats
         self._links = links
@@ -107,6 +110,7 @@ class Broker:
         self._account: Account = account if account is not None else NoAccount()
         self._heartbeat_s = heartbeat_s
         self._unreached_s = unreached_s
+        self._trace = trace
         self._quarantine = Quarantine()
         self._probation: dict[str, asyncio.Lock] = {}
 
@@ -218,9 +222,16 @@ class Broker:
         began = loop.time()
         try:
             future = relay.arm(hold=hold, stitcher=sending.stitcher, seam=sending.seam, on_first=release)
-            relay.attach(
-                self._links.send(backend, call.path, sending.body, call.content_type, relay, stream=call.stream)
+            exchange = self._links.send(
+                backend,
+                call.path,
+                sending.body,
+                call.content_type,
+                relay,
+                stream=call.stream,
+                traceparent=None if self._trace is None else self._trace(call, len(run.attempts)),
             )
+            relay.attach(exchange)
             result = await future
         except asyncio.CancelledError:
             run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time()))
@@ -251,7 +262,7 @@ class Broker:
             run.pause_s = run.FIRST_PAUSE_S
             await self._settle_early(run, backend)
         else:
-            run.unreached_since = run.unreached_since or now
+            run.unreached_since = run.unreached_since or run.attempts[-1].began
             patience_s = self._unreached_s * (_BEGUN_PATIENCE if relay.begun else 1)
             if now - run.unreached_since >= patience_s:
                 raise WireError(engine_cut(result.reason) if relay.begun else engine_down(result.reason))

@@ -28,13 +28,15 @@ class HealthRoutes:
         """Register the handlers."""
         register(app, self._desk, {"health": self.health, "metrics": self.metrics})
 
-    async def health(self, _request: web.Request, _tab: Tab) -> web.Response:
-        """200 when at least one model answers, 503 while none does; the state of each."""
-        models = {model.card.id: model.state for model in self._desk.directory.served()}
+    async def health(self, request: web.Request, tab: Tab) -> web.Response:
+        """200 when at least one model answers, 503 while none does; the state of each for who may know them."""
         draining = self._desk.traffic.draining
-        ready = READY in models.values() and not draining
+        ready = any(model.state == READY for model in self._desk.directory.served()) and not draining
         status = "draining" if draining else "ok" if ready else "unavailable"
-        return json_response({"status": status, "models": models}, status=200 if ready else 503)
+        body: dict[str, object] = {"status": status}
+        if self._desk.keyring.caller(request.headers) is not None:
+            body["models"] = {model.card.id: model.state for model in self._desk.listed(tab.caller)}
+        return json_response(body, status=200 if ready else 503)
 
     async def metrics(self, _request: web.Request, _tab: Tab) -> web.Response:
         """Prometheus's text format."""

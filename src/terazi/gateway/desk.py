@@ -7,14 +7,16 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
-from terazi.gateway.access import LOCAL, Keyring, host_allowed, origin_allowed
+from terazi.gateway.access import LOCAL, Keyring, host_allowed, may_use, model_denied, origin_allowed
 from terazi.gateway.answer import Answer
 from terazi.gateway.backend import Directory, Served
 from terazi.gateway.broker import Broker
 from terazi.gateway.call import Call, Caller
+from terazi.gateway.library import Library, Preset
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.errors import (
@@ -33,6 +35,9 @@ from terazi.gateway.wire.errors import (
 )
 
 _log = logging.getLogger(__name__)
+
+#: How long a client may take nothing of a stream that waits for it.
+STALL_S = 300.0
 
 
 @dataclass(slots=True)
@@ -59,6 +64,7 @@ class Desk:
     keyring: Keyring
     allowed_origins: frozenset[str]
     max_body_bytes: int
+    library: Library | None = None
 
     def route(
         self, api: Api, handler: Handler, *, public: bool = False
@@ -160,23 +166,34 @@ class Desk:
         except web.RequestPayloadError as problem:
             raise WireError(bad_request("the body can't be decoded as its headers say")) from problem
 
+    def listed(self, caller: Caller) -> tuple[Served, ...]:
+        """The models that *caller* may use."""
+        return tuple(m for m in self.directory.served() if may_use(caller, m.card.id, self.directory))
+
     def find(self, name: str | None, tab: Tab) -> Served:
-        """The model for *name*; without a name the only one there is.
+        """The model for *name*; without a name the only one there is, for this caller.
 
         Raises:
-            WireError: 404, or 400 if a name is needed.
+            WireError: 404, 403 if the caller's key isn't for it, or 400 if a name is needed.
         """
         if name:
             found = self.directory.find(name)
         else:
-            known = self.directory.served()
+            known = self.listed(tab.caller)
             if len(known) > 1:
                 raise WireError(bad_request("'model' is missing"))
             found = known[0] if known else None
         if found is None:
-            raise WireError(unknown_model(name or "", [m.card.id for m in self.directory.served()]))
+            raise WireError(unknown_model(name or "", [m.card.id for m in self.listed(tab.caller)]))
+        if not may_use(tab.caller, found.card.id, self.directory):
+            raise model_denied(tab.caller, found.card.id)
         tab.model = found.card.id
         return found
+
+    def defaults(self, name: str | None) -> Preset | None:
+        """What a created *name* adds to requests; None if it is none, or adds nothing."""
+        preset = None if self.library is None or not name else self.library.preset(name)
+        return None if preset is None or preset.empty else preset
 
     def first_byte(self, api: Api, tab: Tab) -> None:
         """Note that the answer begins now."""
@@ -200,9 +217,26 @@ def fault_response(api: Api, fault: Fault) -> web.Response:
     )
 
 
+class _Stream(web.StreamResponse):
+    """A stream whose client must take something now and then: meanwhile an engine waits for it."""
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        self._transport = request.transport
+        return await super().prepare(request)
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        try:
+            async with asyncio.timeout(STALL_S):
+                await super().write(data)
+        except TimeoutError as problem:
+            if self._transport is not None:
+                self._transport.abort()  # to close would be to wait for it again
+            raise ConnectionResetError("the client takes nothing of its answer") from problem
+
+
 def stream_response(status: int, content_type: str) -> web.StreamResponse:
-    """The head of a stream, which no proxy in between may hold back."""
-    return web.StreamResponse(
+    """The head of a stream, which no proxy in between may hold back, and no client for ever."""
+    return _Stream(
         status=status,
         headers={"Content-Type": content_type, "Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
     )

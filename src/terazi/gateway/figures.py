@@ -46,6 +46,7 @@ class Family(Enum):
     SWAPS = ("model_swaps", _About(Kind.COUNTER, "Loads that needed another model's memory.", ()))
     RESTARTS = ("engine_restarts", _About(Kind.COUNTER, "Engines started again after they died.", ("model",)))
     STUCK = ("engine_stuck", _About(Kind.COUNTER, "Engines ended because they made no progress.", ("model",)))
+    TASKS = ("asyncio_tasks", _About(Kind.GAUGE, "Tasks of the service's event loop.", ()))
     GUARD = ("guard_stage", _About(Kind.GAUGE, "1 for the stage that the guard is at.", ("stage",)))
     MEMORY = (
         "memory_bytes",

@@ -8,6 +8,7 @@ tell what a killed service left unanswered. The file is written in batches, off 
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -16,8 +17,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from terazi.gateway.call import Call
 from terazi.gateway.wire.transcript import Transcript
@@ -156,7 +158,8 @@ class Journal:
         self._clock = clock
         self._open: dict[str, dict[str, Any]] = {}
         self._pending: list[dict[str, Any]] = []
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
+        self._failed = False  # the file lacks something
         self._path: Path | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
@@ -190,9 +193,10 @@ class Journal:
             await self._writing
         self._write(self._take())
         if self._file is not None and self._path is not None:
-            if not self._open:
-                self._path.unlink(missing_ok=True)
-            self._file.close()
+            with contextlib.suppress(OSError):
+                if not self._open:
+                    self._path.unlink(missing_ok=True)
+                self._file.close()
             self._file = None
 
     # --- requests
@@ -230,8 +234,8 @@ class Journal:
     def _take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
         """What is to be written, and if the file is full, what a new one begins with."""
         pending, self._pending = self._pending, []
-        full = self._file is not None and self._file.tell() > self._file_bytes
-        return pending, list(self._open.values()) if full else None
+        anew = self._file is not None and (self._failed or self._file.tell() > self._file_bytes)
+        return pending, list(self._open.values()) if anew else None
 
     def _begin_file(self) -> None:
         """A file that nobody else takes for a dead run's: it is locked as long as this process lives."""
@@ -240,13 +244,14 @@ class Journal:
         handle, name = tempfile.mkstemp(suffix=_SUFFIX, prefix="journal-", dir=self._folder)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         before, old = self._file, self._path
-        self._file, self._path = os.fdopen(handle, "wb"), Path(name)
+        # unbuffered: what couldn't be written would be tried again when the file is closed
+        self._file, self._path = FileIO(handle, "wb"), Path(name)
         if before is not None and old is not None:
             old.unlink(missing_ok=True)
             before.close()
 
     def _write(self, taken: tuple[list[dict[str, Any]], list[dict[str, Any]] | None]) -> None:
-        """Append; if the file is full, begin a new one with what is open. May run in a thread."""
+        """Append; if the file is full or lacks something, begin a new one with what is open. Any thread may."""
         pending, still_open = taken
         if self._file is None:
             return
@@ -254,10 +259,20 @@ class Journal:
             if still_open is not None:
                 self._begin_file()
                 pending = still_open
-            self._file.write(b"".join(json.dumps(said).encode() + b"\n" for said in pending))
-            self._file.flush()
+            _write_all(self._file, b"".join(json.dumps(said).encode() + b"\n" for said in pending))
         except (OSError, ValueError) as problem:
-            _log.warning("the journal can't be written: %s", problem)
+            if not self._failed:  # once, not four times a second
+                _log.warning("the journal can't be written now: %s", problem)
+            self._failed = True
+        else:
+            if self._failed:
+                _log.info("the journal is written again")
+            self._failed = False
+
+
+def _write_all(file: FileIO, data: bytes) -> None:
+    if file.write(data) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def take_unfinished(folder: Path) -> Unfinished:

@@ -47,6 +47,11 @@ class Preset:
     parameters: Mapping[str, object] = field(default_factory=dict)
     messages: tuple[Mapping[str, object], ...] = ()
 
+    @property
+    def empty(self) -> bool:
+        """It is a further name and nothing else."""
+        return not (self.system or self.parameters or self.messages)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewModel:
@@ -101,6 +106,10 @@ class Library(Protocol):
         """Make a model from one that is served, or from an uploaded file."""
         ...
 
+    def pulled(self) -> tuple[Preset, ...]:
+        """The names under which models were pulled from the hub; they add nothing to theirs."""
+        ...
+
     def presets(self) -> tuple[Preset, ...]:
         """Copied and created names, in the order in which they were made."""
         ...
@@ -123,9 +132,9 @@ class Library(Protocol):
         ...
 
     async def keep(self, model: str, idle_s: float | None) -> None:
-        """Ollama's ``keep_alive``: from now on *model* (its id) is unloaded after *idle_s* without a request.
+        """Ollama's ``keep_alive``: *model* (its id) is unloaded after *idle_s* without a request.
 
-        0 unloads it as soon as it is idle, None never.
+        0 unloads it as soon as it is idle, None never. It holds until the model is unloaded.
         """
         ...
 

@@ -16,6 +16,8 @@ _CHUNK_HEAD: Final = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,5}\r\n")
 #: How far into a chunk its head is looked for.
 _CHUNK_HEAD_BYTES: Final = 8
 _HEADERS: Final = 200
+#: Why an answer broke off that was none.
+NO_HTTP: Final = "its answer is no HTTP"
 #: Stands where a parser was, so that no cycle is left for the garbage collector.
 _NOBODYS: Final = httptools.HttpResponseParser(object())
 
@@ -184,7 +186,7 @@ class Link(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             # after a complete answer it is no matter of that answer
-            self._wrong = "" if self._complete else self._wrong or "its answer is no HTTP"
+            self._wrong = "" if self._complete else self._wrong or NO_HTTP
             self._reusable = False
         if not self._told:
             self._head_bytes += len(data)

@@ -30,7 +30,7 @@ from urllib.parse import urlsplit
 
 from terazi.gateway.backend import READY, Backend
 from terazi.gateway.call import Flow
-from terazi.gateway.link import Link
+from terazi.gateway.link import NO_HTTP, Link
 
 #: The engine closes idle connections after 5 s; ours go first.
 KEEP_S: Final = 4.0
@@ -58,7 +58,7 @@ class Receiver(Protocol):
         ...
 
     def chunk(self, raw: bytes, start: int) -> None:
-        """The same of a stream, as one whole chunk: *raw* is all of it, and its data is ``raw[start:-2]``."""
+        """The same of a stream, as one whole chunk: *raw* has its framing, and its data is from *start* on."""
         ...
 
     def done(self) -> None:
@@ -141,14 +141,21 @@ class Links:
         receiver: Receiver,
         *,
         stream: bool = False,
+        traceparent: str | None = None,
     ) -> Exchange:
         """Send *body* to *backend* and push the answer into *receiver*.
 
         *stream* says what the request asks for, which is to get a fresh connection; how the answer comes is the
-        engine's word.
+        engine's word. *traceparent* (W3C Trace Context) goes with it as it is.
         """
         exchange = RunningExchange(
-            self, backend, receiver=receiver, path=path, body=body, content_type=content_type
+            self,
+            backend,
+            receiver=receiver,
+            path=path,
+            body=body,
+            content_type=content_type,
+            traceparent=traceparent,
         )
         self._open.add(exchange)
         base_url = backend.base_url
@@ -288,11 +295,19 @@ class RunningExchange:
 
     __slots__ = (
         "_backend", "_base_url", "_begun", "_body", "_connecting", "_content_type", "_link", "_links", "_path",
-        "_paused", "_pooled", "_receiver", "_whole_bytes", "over", "reached",
+        "_paused", "_pooled", "_receiver", "_traceparent", "_whole_bytes", "over", "reached",
     )  # fmt: skip
 
     def __init__(
-        self, links: Links, backend: Backend, *, receiver: Receiver, path: str, body: bytes, content_type: str
+        self,
+        links: Links,
+        backend: Backend,
+        *,
+        receiver: Receiver,
+        path: str,
+        body: bytes,
+        content_type: str,
+        traceparent: str | None = None,
     ) -> None:
         self._links = links
         self._backend = backend
@@ -300,6 +315,7 @@ class RunningExchange:
         self._path = path
         self._body = body
         self._content_type = content_type
+        self._traceparent = traceparent
         self._receiver = receiver
         self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -371,10 +387,11 @@ class RunningExchange:
                 return
 
     def _request(self, address: Address) -> bytes:
+        trace = "" if self._traceparent is None else f"traceparent: {self._traceparent}\r\n"
         head = (
             f"POST {address.prefix}{self._path} HTTP/1.1\r\nHost: {address.authority}\r\n"
             f"Authorization: Bearer {self._backend.api_key}\r\nContent-Type: {self._content_type}\r\n"
-            f"Content-Length: {len(self._body)}\r\n\r\n"
+            f"Content-Length: {len(self._body)}\r\n{trace}\r\n"
         )
         return head.encode("utf-8", "surrogateescape") + self._body
 
@@ -430,6 +447,8 @@ class RunningExchange:
             self._links.on_retry()
             self.connect()
         else:
+            if reason == NO_HTTP and not self._begun:
+                self.reached = False  # whatever is there, it is no engine
             self._lose(f"the engine of '{self._backend.card.id}' broke off: {reason}")
 
     # --- ends -------------------------------------------------------------------------------------------

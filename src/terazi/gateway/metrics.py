@@ -8,7 +8,7 @@ that are served and keys that are configured, so that a client can't invent seri
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, TypeVar
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -37,9 +37,10 @@ class Metrics:
     Args:
         directory: whose models' states are shown.
         sources: of figures that others keep.
+        process: whether this process's own are shown too, which the kernel is asked for.
     """
 
-    def __init__(self, directory: Directory, sources: Iterable[Source] = ()) -> None:
+    def __init__(self, directory: Directory, sources: Iterable[Source] = (), *, process: bool = False) -> None:
         self._registry = registry = CollectorRegistry()
         self._sources = list(sources)
         self._keys: set[str] = set()
@@ -110,6 +111,8 @@ class Metrics:
             ["model", "key", "reason"],
             registry=registry,
         )
+        if process:
+            ProcessCollector(registry=registry)
         registry.register(_Engines(directory))
         registry.register(_Others(self._sources))
 

@@ -88,21 +88,21 @@ class OllamaRoutes:
         """The API's version, not Terazi's."""
         return json_response({"version": ollama.API_VERSION})
 
-    async def tags(self, _request: web.Request, _tab: Tab) -> web.Response:
-        """What is there, copied and created names too."""
-        directory = self._desk.directory
-        presets = self._library.presets() if self._library is not None else ()
+    async def tags(self, _request: web.Request, tab: Tab) -> web.Response:
+        """What is there, pulled, copied and created names too."""
+        directory, known, library = self._desk.directory, self._desk.listed(tab.caller), self._library
+        presets = () if library is None else (*library.pulled(), *library.presets())
         named = [(preset, directory.find(preset.base)) for preset in presets]
         return json_response(
             ollama.tags(
-                [model.card for model in directory.served()],
-                [(preset, model.card) for preset, model in named if model is not None],
+                [model.card for model in known],
+                [(preset, model.card) for preset, model in named if model is not None and model in known],
             )
         )
 
-    async def ps(self, _request: web.Request, _tab: Tab) -> web.Response:
+    async def ps(self, _request: web.Request, tab: Tab) -> web.Response:
         """What is loaded, and until when."""
-        loaded = [e for model in self._desk.directory.served() for e in model.engines if e.state == READY]
+        loaded = [e for model in self._desk.listed(tab.caller) for e in model.engines if e.state == READY]
         return json_response(ollama.ps([(engine, self._expires(engine.card.id)) for engine in loaded]))
 
     async def show(self, request: web.Request, tab: Tab) -> web.Response:

@@ -5,7 +5,7 @@ from aiohttp import web
 from terazi.gateway.desk import Desk, Tab, fault_response, json_response
 from terazi.gateway.operations import register
 from terazi.gateway.wire import anthropic_answer
-from terazi.gateway.wire.errors import Api, WireError, unknown_model
+from terazi.gateway.wire.errors import Api, WireError
 from terazi.gateway.wire.openai import model_entry, model_list
 
 
@@ -19,20 +19,19 @@ class OpenAiRoutes:
         """Register the handlers."""
         register(app, self._desk, {"models": self.models, "model": self.model})
 
-    async def models(self, request: web.Request, _tab: Tab) -> web.Response:
+    async def models(self, request: web.Request, tab: Tab) -> web.Response:
         """What is served."""
-        cards = [model.card for model in self._desk.directory.served()]
+        cards = [model.card for model in self._desk.listed(tab.caller)]
         return json_response(anthropic_answer.model_list(cards) if _is_anthropic(request) else model_list(cards))
 
-    async def model(self, request: web.Request, _tab: Tab) -> web.Response:
+    async def model(self, request: web.Request, tab: Tab) -> web.Response:
         """One of them; ids hold slashes."""
-        name = request.match_info["id"]
-        found = self._desk.directory.find(name)
-        if found is None:
-            fault = unknown_model(name, [m.card.id for m in self._desk.directory.served()])
+        try:
+            found = self._desk.find(request.match_info["id"], tab)
+        except WireError as error:
             if _is_anthropic(request):
-                return fault_response(Api.ANTHROPIC, fault)
-            raise WireError(fault)
+                return fault_response(Api.ANTHROPIC, error.fault)
+            raise
         entry = anthropic_answer.model_entry if _is_anthropic(request) else model_entry
         return json_response(entry(found.card))
 

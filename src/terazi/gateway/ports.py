@@ -37,8 +37,12 @@ class Links(Protocol):
         receiver: Receiver,
         *,
         stream: bool = False,
+        traceparent: str | None = None,
     ) -> Exchange:
-        """Send *body* now; *receiver* hears the answer, never before this returns. *stream*: it asks for one."""
+        """Send *body* now; *receiver* hears the answer, never before this returns. *stream*: it asks for one.
+
+        *traceparent*: the trace that the engine's work is a part of; the only header of a request's own.
+        """
         ...
 
 

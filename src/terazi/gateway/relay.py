@@ -6,6 +6,7 @@ appends and one call.
 """
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -285,9 +286,9 @@ class Relay(Tap):
         if not self._stream:
             self._answered(b"".join(self._whole))
             return
-        if self._rest:  # some servers leave out the last empty line
-            rest, self._rest = self._rest.rstrip(b"\r\n") + b"\n\n", b""
-            self.data(rest)
+        rest, self._rest = self._rest.rstrip(b"\r\n"), b""
+        if _is_event(rest):  # some servers leave out the last empty line
+            self.data(rest + b"\n\n")
         if self._trouble:
             self._out(b"".join(self._held or ()) + self._trouble)
             self.finish()
@@ -396,6 +397,15 @@ class Relay(Tap):
         if self._quiet and not self._paused and not self._over:
             self._write(f": {self.words()}\n\n".encode())
         self._quiet = True
+
+
+def _is_event(rest: bytes) -> bool:
+    """Whether an event is complete but for its empty line: a half one must not reach the client."""
+    said = rest[rest.rfind(b"\n") + 1 :].removeprefix(b"data:").strip()
+    try:
+        return said == b"[DONE]" or isinstance(json.loads(said), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _whole_events(data: bytes) -> tuple[bytes, bytes]:

@@ -21,6 +21,7 @@ from terazi.gateway.translated import (
 from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import Api, Fault, WireError
 from terazi.gateway.wire.modalities import check_modalities
+from terazi.gateway.wire.ollama_request import with_defaults
 from terazi.gateway.wire.responses_answer import ResponseTranslator, echo, encode
 from terazi.gateway.wire.responses_request import (
     Item,
@@ -51,6 +52,8 @@ class ResponsesRoutes:
         card = desk.find(body.model, tab).card
         items = [*self._earlier(body.previous_response_id), *items_of(body.input)]
         fields = chat_fields(body, items, model=card.id)
+        if (preset := desk.defaults(body.model)) is not None:
+            fields = with_defaults(fields, preset)
         check_modalities(fields, card)
         fields |= engine_extras(card, counted=False)
         call = call_for(request, tab, api=Api.OPENAI, path=CHAT_PATH, fields=fields, card=card, stream=True)

@@ -13,11 +13,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeAlias
 
+from terazi.gateway.access import may_use, model_denied
 from terazi.gateway.backend import Backend, Directory
 from terazi.gateway.call import Call
 from terazi.gateway.figures import Family, Figure
 from terazi.gateway.ticket import Ticket, fault_of
-from terazi.gateway.wire.errors import Fault, WireError
+from terazi.gateway.wire.errors import WireError
 from terazi.gateway.wire.estimate import estimate_tokens, fewest_tokens, leading_blocks
 from terazi.policy.dispatch_messages import (
     AdmissionPaused,
@@ -97,9 +98,8 @@ class Seats:
             WireError: it is turned away at once; nothing has to be left then.
         """
         caller, now = call.caller, self._now()
-        if caller.models is not None and not self._may_use(caller.models, call.model):
-            message = f"the key of {caller.name} may not use '{call.model}'"
-            raise WireError(Fault(status=403, message=message, kind="permission_error", code="model_not_allowed"))
+        if not may_use(caller, call.model, self._directory):
+            raise model_denied(caller, call.model)
         if tokens is None:
             tokens = self._tokens(call)
         if prefix is None:
@@ -215,12 +215,6 @@ class Seats:
                         self.keeper.want(command)
                 case WakeAt(at=at):
                     self._wake(at)
-
-    def _may_use(self, names: frozenset[str], model: str) -> bool:
-        if model in names:
-            return True
-        found = (self._directory.find(name) for name in names)
-        return any(served is not None and served.card.id == model for served in found)
 
     def _tokens(self, call: Call) -> int:
         """What it will hold, by its body.

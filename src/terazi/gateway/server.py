@@ -127,6 +127,12 @@ class Gateway:
         await traffic.idle(_FAREWELL_S)
         return cut
 
+    def cut(self) -> None:
+        """Drain no longer: who is still being answered is told that it ends here."""
+        traffic = self._app[DESK].traffic
+        traffic.drain()
+        traffic.cut()
+
     async def stop(self) -> None:
         """Close all connections and free the port. Calling it again does nothing."""
         runner, self._runner = self._runner, None

@@ -1,22 +1,28 @@
 """OpenTelemetry traces, if the extra ``terazi[otel]`` is installed and an endpoint is set: one span a request.
 
 A span is made when the request is over, with the moments that the outcome holds, so tracing costs nothing on the
-way. Its children are the wait in the queue and each engine's attempt. Names and attributes are those of
-OpenTelemetry's semantic conventions for generative AI; no prompt and no answer goes into them.
+way. Its children are the wait in the queue and each engine's attempt, whose id is known before it begins: the
+engine is told it (``traceparent_of``), so that its own spans, if it makes any, are below it. Names and attributes
+are those of OpenTelemetry's semantic conventions for generative AI; no prompt and no answer goes into them.
 
 The exporter reads its settings as every OpenTelemetry program does: ``OTEL_EXPORTER_OTLP_ENDPOINT``,
 ``OTEL_EXPORTER_OTLP_HEADERS``, ``OTEL_SERVICE_NAME``, ``OTEL_TRACES_SAMPLER``.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
 
 from terazi.errors import UsageError
 from terazi.gateway.account import Attempt, Entry
+from terazi.gateway.call import Call
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+    from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 #: What the conventions call the work behind a path; others are named by their last part.
 _OPERATIONS: Final = {
@@ -37,6 +43,46 @@ _ASKED: Final = {
     "presence_penalty": "gen_ai.request.presence_penalty",
 }
 _NS: Final = 1_000_000_000
+#: W3C Trace Context, level 1; a zero trace or span is none.
+_TRACEPARENT: Final = re.compile(r"00-(?!0{32})([0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-([0-9a-f]{2})")
+
+
+def traceparent_of(call: Call, attempt: int) -> str:
+    """What an engine is told: the client's trace, or a new one, and the span of its own attempt at *call*."""
+    told = _TRACEPARENT.fullmatch(call.traceparent or "")
+    trace, flags = (told[1], told[2]) if told else (f"{_trace_id(call):032x}", "01")
+    return f"00-{trace}-{_span_id(call, attempt):016x}-{flags}"
+
+
+def _trace_id(call: Call) -> int:
+    return int.from_bytes(blake2b(call.id.encode(), digest_size=16).digest()) or 1
+
+
+def _span_id(call: Call, attempt: int) -> int:
+    return int.from_bytes(blake2b(f"{call.id} {attempt}".encode(), digest_size=8).digest()) or 1
+
+
+@dataclass(slots=True)
+class Told:
+    """Ids that the next spans shall have; None is a random one."""
+
+    trace: int | None = None
+    span: int | None = None
+
+
+def _generator(told: Told) -> "IdGenerator":
+    from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+
+    class Generator(RandomIdGenerator):
+        def generate_trace_id(self) -> int:
+            trace, told.trace = told.trace, None
+            return trace or super().generate_trace_id()
+
+        def generate_span_id(self) -> int:
+            span, told.span = told.span, None
+            return span or super().generate_span_id()
+
+    return Generator()
 
 
 class Tracing:
@@ -44,6 +90,7 @@ class Tracing:
 
     Args:
         provider: of OpenTelemetry's SDK.
+        told: what its generator of ids goes by.
         monotonic_s: the clock of the entries' moments; the event loop's.
         wall_ns: Unix nanoseconds now.
     """
@@ -51,6 +98,7 @@ class Tracing:
     def __init__(
         self,
         provider: "TracerProvider",
+        told: Told,
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
@@ -58,6 +106,7 @@ class Tracing:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
         self._provider = provider
+        self._told = told
         self._tracer = provider.get_tracer("terazi")
         self._propagator = TraceContextTextMapPropagator()
         self._monotonic_s = monotonic_s
@@ -74,6 +123,7 @@ class Tracing:
             return offset_ns + round(moment * _NS)
 
         carrier = {"traceparent": call.traceparent} if call.traceparent else {}
+        self._told.trace = _trace_id(call)
         operation = _OPERATIONS.get(call.path, call.path.rpartition("/")[2])
         span = self._tracer.start_span(
             f"{operation} {call.model}",
@@ -90,6 +140,7 @@ class Tracing:
         waited = self._tracer.start_span("queue", context=inside, start_time=at(call.arrived))
         waited.end(at(call.arrived + entry.queued_s))
         for number, attempt in enumerate(outcome.attempts):
+            self._told.span = _span_id(call, number)
             part = self._tracer.start_span(
                 f"attempt {attempt.replica}",
                 context=inside,
@@ -176,6 +227,7 @@ def start_tracing(version: str, *, processor: "SpanProcessor | None" = None) -> 
     resource = Resource.create({"service.version": version})
     if str(resource.attributes.get("service.name", "unknown_service")).startswith("unknown_service"):
         resource = resource.merge(Resource({"service.name": "terazi"}))  # nothing else was set
-    provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+    told = Told()
+    provider = TracerProvider(resource=resource, shutdown_on_exit=False, id_generator=_generator(told))
     provider.add_span_processor(processor or BatchSpanProcessor(OTLPSpanExporter()))
-    return Tracing(provider)
+    return Tracing(provider, told)

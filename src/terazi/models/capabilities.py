@@ -14,12 +14,14 @@ _INFILL: Final = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_toke
 _REASONS: Final = ("enable_thinking", "reasoning_content", "</think>", "reasoning_effort", "thinking")
 
 
-def capabilities(metadata: Mapping[str, object], architecture: str, *, projector: bool = False) -> tuple[str, ...]:
-    """``completion`` or ``embedding``, and of ``tools``, ``insert``, ``thinking`` and ``vision`` those that it has.
+def capabilities(
+    metadata: Mapping[str, object], architecture: str, *, projector: Mapping[str, object] | None = None
+) -> tuple[str, ...]:
+    """``completion`` or ``embedding``, and what it has of ``tools insert thinking vision audio``.
 
     Args:
         metadata: the header's.
-        projector: it is loaded with one for images.
+        projector: the header's of the one that it is loaded with.
     """
     pooling = metadata.get(f"{architecture}.pooling_type", 0)
     if isinstance(pooling, int) and pooling > 0:
@@ -31,6 +33,7 @@ def capabilities(metadata: Mapping[str, object], architecture: str, *, projector
         "tools": "tools" in template or "tool_call" in template,
         "insert": any(key in metadata for key in _INFILL),
         "thinking": any(word in template for word in _REASONS),
-        "vision": projector,
+        "vision": projector is not None and projector.get("clip.has_vision_encoder") is True,
+        "audio": projector is not None and projector.get("clip.has_audio_encoder") is True,
     }
     return tuple(name for name, there in has.items() if there)

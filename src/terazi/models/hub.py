@@ -21,6 +21,10 @@ _REPOSITORY: Final = re.compile(r"[\w.\-]{1,96}/[\w.\-]{1,96}", re.ASCII)
 _FILE_ENDINGS: Final = (".gguf", ".safetensors", ".json")
 _SPLIT: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 _TAG: Final = re.compile(r"[-.]([A-Za-z0-9_]+)$")
+#: Words of file names that don't tell models apart: what kind of file it is, and parts of quantisations.
+_NO_NAME: Final = re.compile(
+    r"mmproj|model|vision|projector|gguf|ud|i1|imat|qat|i?q\d|tq\d|b?f16|fp16|f32|mxfp4|[01kmsl]|x{1,2}[sl]"
+)
 _PAGE: Final = re.compile(r"https?://[^/]+/([^/]+/[^/]+)/(?:resolve|blob|raw)/([^/]+)/([^?#]+)")
 
 
@@ -130,6 +134,25 @@ def choose_projector(names: Sequence[str], model: str) -> str | None:
             if folder[: len(home)] == home:
                 found.append((-len(home), abs(_bits(name) - _bits(model)), name))
     return min(found, key=lambda row: row[:2])[2] if found else None
+
+
+def projector_beside(names: Sequence[str], model: str) -> str | None:
+    """The projector for the file *model* among the other *names* of its folder, by their names alone.
+
+    Its name holds no word that the model's doesn't, as in ``mmproj-gemma-3-4b-it-f16.gguf``; or it is a general
+    one, as ``mmproj-F16.gguf``, and no other model is in the folder. Of several the nearest quantisation is taken.
+    """
+    own = _words(model)
+    alone = all(_words(name) == own for name in names if is_model(name))
+    fitting = [n for n in names if "mmproj" in n and (words := _words(n)) <= own and (words or alone)]
+    return choose_projector(fitting, model)
+
+
+def _words(name: str) -> frozenset[str]:
+    """What the name of a file says of its model: no quantisation, no part number, nothing that any file may say."""
+    split = _SPLIT.fullmatch(name)
+    base = split[1] if split else name.removesuffix(".gguf")
+    return frozenset(w for w in re.split(r"[^a-z0-9]+", base.lower()) if w and not _NO_NAME.fullmatch(w))
 
 
 def is_model(name: str) -> bool:

@@ -373,6 +373,8 @@ def _gone(state: State, reason: str, now: float, *, outside: bool = False) -> tu
     if never or not state.limits.relaunch or load_failures >= state.limits.max_load_failures:
         if load_failures > 1:
             failed = replace(failed, reason=f"{reason} (attempt {load_failures})")
+        # one that was ended for its failure had been announced while its process was there: now it is for good
+        news = news or (Announce(phase=Phase.FAILED, reason=failed.reason),)
         return replace(failed, failures=state.failures + 1), news
     if quick:
         failed, pause = replace(failed, quick_spent_until=spent_until), 0.0

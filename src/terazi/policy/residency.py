@@ -101,6 +101,9 @@ class Keeper:
     def step(self, event: Event, now: float) -> list[Command]:
         """Take one event at monotonic time *now*; what to do, in order."""
         commands: list[Command] = []
+        for unit in self._state.units.values():
+            if unit.at is Residence.READY:
+                self._state.served_at[unit.terms.model] = now
         self._take(event, now, commands)
         self._expire(now, commands)
         self._leave(now, commands)
@@ -120,6 +123,7 @@ class Keeper:
             if unit.at is Residence.CLOSED and unit.terms.unit not in needed and not leaving:
                 unit.at = Residence.READY
                 commands.append(Open(unit=unit.terms.unit))
+                self._state.wants.pop(unit.terms.model, None)  # who waits for it comes in now
 
     # ---- what happened
 
@@ -159,7 +163,7 @@ class Keeper:
             case UnitForgotten():
                 unit.forgotten = True
                 if unit.at in {Residence.COLD, Residence.PLANNING}:
-                    del self._state.units[unit.terms.unit]
+                    self._state.drop(unit)
             case LoadAsked(evict=evict) if unit.at not in {Residence.LOADING, *_UP}:
                 unit.asked, unit.asked_evict, unit.out = True, evict, None
                 unit.cool_until = 0.0 if evict else unit.cool_until
@@ -186,7 +190,8 @@ class Keeper:
         if event.waiting:
             if any(unit.at is Residence.READY for unit in units):
                 return  # said before it was ready
-            since = event.since if want is None else min(want.since, event.since)
+            since = max(event.since, self._state.served_at.get(event.model, -inf))
+            since = since if want is None else min(want.since, since)
             begun = want is not None and want.begun
             self._state.wants[event.model] = Want(
                 model=event.model, waiting=event.waiting, since=since, priority=event.priority, begun=begun
@@ -213,7 +218,7 @@ class Keeper:
         memory.measured_at = -inf
         unit.at, unit.in_flight, unit.settled, unit.out = Residence.COLD, 0, True, None
         if unit.forgotten:
-            del self._state.units[unit.terms.unit]
+            self._state.drop(unit)
 
     def _fail(self, unit: Unit, event: UnitFailed, now: float, commands: list[Command]) -> None:
         going = unit.at is Residence.UNLOADING

@@ -191,7 +191,7 @@ class Round:
         above = target.priority > unit.terms.priority
         if unit.in_flight and not (target.due_at <= self._now or (above and target.want is not None)):
             return False
-        minded = not (target.hurried or above) or not unit.admitted
+        minded = not target.hurried or not unit.admitted
         return not minded or unit.stays_until(self._state.limits) <= self._now
 
     def _let_go(self, unit: Unit, target: Target) -> None:

@@ -120,7 +120,7 @@ class Want:
     """Requests wait for a model that has no open unit.
 
     Args:
-        since: the oldest one's arrival.
+        since: the oldest one's arrival, or when the model was served last, if that was later.
         left_at: when the last of them had gone; None while some wait.
         begun: units were told to go for it: it is loaded even if its clients give up.
     """
@@ -167,17 +167,30 @@ class Memory:
 
 @dataclass(slots=True)
 class State:
-    """All of it. ``closed`` holds until when a model was closed; infinity is for good."""
+    """All of it.
+
+    Args:
+        closed: until when a model is; infinity is for good.
+        served_at: when a model had an open unit last. Its turn ended then: whoever waited all the time is next,
+            however old the requests are that are left in its own queue.
+    """
 
     limits: Limits
     units: dict[str, Unit] = field(default_factory=dict)
     wants: dict[str, Want] = field(default_factory=dict)
     closed: dict[str, float] = field(default_factory=dict)
+    served_at: dict[str, float] = field(default_factory=dict)
     memory: Memory = field(default_factory=Memory)
 
     def of(self, model: str) -> list[Unit]:
         """The units of *model*, the first first."""
         return [unit for unit in self.units.values() if unit.terms.model == model]
+
+    def drop(self, unit: Unit) -> None:
+        """Know nothing of *unit* any more."""
+        del self.units[unit.terms.unit]
+        if not self.of(unit.terms.model):
+            self.served_at.pop(unit.terms.model, None)
 
     def measured(self, free: Mapping[str, int], now: float) -> None:
         """Take a measurement; bytes that were freed and are seen by now linger no more."""

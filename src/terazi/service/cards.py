@@ -30,7 +30,13 @@ def _file_name(spec: ModelSpec) -> str:
 
 
 def make_card(
-    spec: ModelSpec, plan: Plan, *, alias: str, name: str | None = None, aliases: tuple[str, ...] = ()
+    spec: ModelSpec,
+    plan: Plan,
+    *,
+    alias: str,
+    name: str | None = None,
+    aliases: tuple[str, ...] = (),
+    projector: ModelSpec | None = None,
 ) -> ModelCard:
     """What clients are told about the model.
 
@@ -40,6 +46,7 @@ def make_card(
         alias: the MODEL as it was typed.
         name: what it is to be called; None is the file's name.
         aliases: further names that were asked for.
+        projector: what is loaded beside it for images or sound.
     """
     path = Path(spec.files[0].path)
     name = name or model_id(spec)
@@ -61,7 +68,9 @@ def make_card(
         created_s=int(stat.st_mtime),
         modified=time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(stat.st_mtime)),
         digest=hashlib.sha256(f"{name}:{spec.file_bytes}:{stat.st_mtime_ns}".encode()).hexdigest(),
-        capabilities=capabilities(spec.metadata, spec.architecture),
+        capabilities=capabilities(
+            spec.metadata, spec.architecture, projector=None if projector is None else projector.metadata
+        ),
         model_info={key: value for key, value in spec.metadata.items() if not isinstance(value, ArrayInfo | tuple)},
         template=template if isinstance(template, str) else None,
         engine=plan.engine,

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Self
 
@@ -11,7 +12,9 @@ from terazi.errors import ServiceError
 from terazi.gateway.control_routes import TOKEN_HEADER
 from terazi.service.beacon import Beacon
 
+KEY_VARIABLE = "TERAZI_API_KEY"
 _RESTART_HINT = "see: terazi ps"
+_KEY_HINT = f"set {KEY_VARIABLE} to one of the service's keys"
 #: One event of a stream is small; a longer line is not from our gateway.
 _LINE_LIMIT = 4 * 1024 * 1024
 
@@ -24,8 +27,9 @@ class ServiceClient:
 
     async def __aenter__(self) -> Self:
         headers = {TOKEN_HEADER: self._beacon.control_token}
-        if self._beacon.api_key:
-            headers["Authorization"] = f"Bearer {self._beacon.api_key}"
+        key = self._beacon.api_key or os.environ.get(KEY_VARIABLE)  # it keeps no key of [[keys]]
+        if key:
+            headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
             headers=headers, timeout=aiohttp.ClientTimeout(total=None, sock_connect=5), read_bufsize=_LINE_LIMIT
         )
@@ -122,7 +126,7 @@ async def _raise_for(response: aiohttp.ClientResponse) -> None:
             message = _message(json.loads(await response.content.read(_LINE_LIMIT)))
         except ValueError:
             message = f"HTTP {response.status}"
-        raise ServiceError(message, hint=_RESTART_HINT)
+        raise ServiceError(message, hint=_KEY_HINT if response.status == 401 else _RESTART_HINT)
 
 
 def _message(document: object) -> str:

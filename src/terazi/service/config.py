@@ -66,6 +66,10 @@ class LlamaCppTable(Table):
     stuck_s: Duration = Field(
         default=15.0, gt=0, description="Replace an engine that has requests and gives no sign of life for so long."
     )
+    keep_prompts: bool = Field(
+        default=False,
+        description="Keep what an engine has read on disk while its model is unloaded, until the service ends.",
+    )
     cpu_fallback: bool = Field(
         default=False, description="Let an engine serve that has loaded into RAM what was planned for a card."
     )

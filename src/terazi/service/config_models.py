@@ -30,6 +30,11 @@ class SettingsTable(Table):
     prompt: int | None = Field(default=None, ge=1, description="Tokens of a typical prompt, for the forecast.")
     output: int | None = Field(default=None, ge=1, description="Tokens of a typical answer, for the forecast.")
     quant: str | None = Field(default=None, description='Which file of a folder: "Q4_K_M" and the like.')
+    mmproj: str | None = Field(
+        default=None,
+        min_length=1,
+        description='Projector for images or sound; "none" for none; not set is the one beside the model.',
+    )
     kv_type: str | None = Field(default=None, description="Type of the KV cache: f16, q8_0, q4_0 and so on.")
     gpu_layers: int | None = Field(default=None, ge=0, description="Layers to put on accelerators.")
     tensor_split: tuple[float, ...] | None = Field(default=None, description="Shares of the accelerators.")

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
 from pathlib import Path
 
 from terazi.errors import ServiceError, TeraziError, UsageError
@@ -16,6 +17,7 @@ from terazi.service.config import Config, read_config
 from terazi.service.curator import Curator
 from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel
+from terazi.service.own_process import own_process
 from terazi.supervisor.log import read_log
 
 _log = logging.getLogger(__name__)
@@ -62,11 +64,13 @@ class ServiceControl:
         models = await asyncio.gather(
             *(model.snapshot(fleet.closed_until(model)) for model in fleet.models.values())
         )
-        lines = {line.model: line for line in self._survey().lines}
+        survey = self._survey()
+        lines = {line.model: line for line in survey.lines}
         shown = [*models, *(model.snapshot() for model in fleet.attached.values())]
         for model in shown:
             line = lines.get(model["id"])
             model["waiting"] = 0 if line is None else line.waiting
+            model["running"] = 0 if line is None else line.running
             model["oldest_s"] = None if line is None else line.oldest_s
         return {
             "schema": "terazi.ps/1",
@@ -74,7 +78,9 @@ class ServiceControl:
             "pid": os.getpid(),
             "uptime_s": time.monotonic() - self._started,
             "draining": self._stopping.is_set(),
+            "process": own_process(),
             "models": shown,
+            "callers": [asdict(caller) for caller in survey.callers],
             "config": None if self._path is None else str(self._path),
             "config_problem": self._problem,
         }

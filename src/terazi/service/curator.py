@@ -21,7 +21,7 @@ from terazi.service.config_models import ModelTable
 from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel
 from terazi.service.keys import callers
-from terazi.service.planning import Planned, check_fits, plan_one, settle_source
+from terazi.service.planning import Planned, check_fits, plan_one, settle
 from terazi.service.reload import change_of, fixed_changes
 from terazi.service.room import with_room
 from terazi.service.wish import Wish, wish_of
@@ -113,7 +113,7 @@ class Curator:
                     hint="stop it, and start it without keys",
                 )
             tables = after.models if self._follow else ()
-            wanted = [settle_source(wish_of(table)) for table in tables if table.source is not None]
+            wanted = [settle(wish_of(table)) for table in tables if table.source is not None]
             ours = {
                 name: model.wish
                 for name, model in self._fleet.models.items()
@@ -126,8 +126,12 @@ class Curator:
             if clash is not None and clash not in change.removed:
                 raise UsageError(f"two models are called {clash!r}", hint="name each once")
             restarted = [(name, await self._plan(wish, name)) for name, wish in change.restarted]
+            for table in after.models if self._follow else ():
+                _key_of(table)
             # all that can fail has been tried: from here on things change
             said = []
+            self._keyring.replace(digests=keys)
+            self._fleet.reconfigure(after)
             for name in change.removed:
                 self._fleet.remove(self._fleet.models[name])
                 said.append(f"{name} is served no more")
@@ -146,8 +150,6 @@ class Curator:
                 said.append(f"{planned.name} is served")
             if self._follow:
                 said += await self._reattach(after)
-            self._keyring.replace(digests=keys)
-            self._fleet.reconfigure(after)
             fixed = fixed_changes(before, after)
             if fixed:
                 said.append(f"{', '.join(fixed)}: counts from the next start on")
@@ -199,7 +201,7 @@ class Curator:
         async with self._changing:
             known = next((m for m in self._fleet.models.values() if m.wish.source == source), None)
             if known is None:
-                planned = await self._plan_new(Wish(source=source))
+                planned = await self._plan_new(await asyncio.to_thread(settle, Wish(source=source)))
                 for name in (planned.name, *names):
                     if (other := self._fleet.find(name)) is not None:
                         raise UsageError(f"{name!r} is {other.card.id} already", hint="choose another name")
@@ -234,7 +236,7 @@ class Curator:
         """As ``Shelf`` has it."""
         found = self._fleet.models.get(model)
         if found is not None:
-            found.wish = replace(found.wish, idle_s=idle_s)
+            found.asked_idle = (idle_s,)
             self._fleet.reterm(found)
 
     def idle_left_s(self, model: str) -> float | None:

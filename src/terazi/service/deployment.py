@@ -43,6 +43,7 @@ class Deployment:
         on_change: is told each change of phase.
         on_use: is told when its requests in flight become more or fewer.
         device_memory: what the driver last counted for a process, for what is kept of a crash.
+        slot_dir: where it may write down what its slots hold.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Deployment:
         on_change: Callable[["Deployment", State], None] = lambda *_: None,
         on_use: Callable[["Deployment"], None] = lambda _: None,
         device_memory: DeviceMemory | None = None,
+        slot_dir: Path | None = None,
     ) -> None:
         self.weighing = weighing
         self.plan = plan
@@ -80,6 +82,8 @@ class Deployment:
                 model_path=weighing.spec.files[0].path,
                 model_name=card.id,
                 threads=weighing.machine.host.cores,
+                slot_dir=None if slot_dir is None else str(slot_dir),
+                projector_path=None if weighing.projector is None else weighing.projector.files[0].path,
             )
             forecast = weighing.forecast
             return dataclasses.replace(

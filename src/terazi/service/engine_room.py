@@ -15,6 +15,7 @@ from terazi.policy.residency_state import Residence
 from terazi.service.deployment import Deployment
 from terazi.service.engine_counts import EngineCounts
 from terazi.service.fleet_model import FleetModel, Slot
+from terazi.service.kept_prompts import KeptPrompts
 from terazi.service.planning import plan_one
 from terazi.service.room import with_room
 from terazi.service.yard import Yard
@@ -66,6 +67,11 @@ class EngineRoom:
         self._yard = yard
         self._counts = counts
         self._house = house
+        self._prompts = KeptPrompts(yard.run_dir)
+
+    def close(self) -> None:
+        """All engines have ended."""
+        self._prompts.close()
 
     def load(self, slot: Slot) -> None:
         """Start an engine; what becomes of it is told."""
@@ -90,6 +96,7 @@ class EngineRoom:
             on_change=partial(self._changed, slot),
             on_use=lambda deployment: house.tell(UnitUsed(unit=slot.unit, in_flight=deployment.in_flight)),
             device_memory=self._yard.device_memory,
+            slot_dir=self._prompts.folder() if self._yard.config.engines.llama_cpp.keep_prompts else None,
         )
         slot.deployment.runner.start()
 
@@ -98,18 +105,16 @@ class EngineRoom:
         if deployment is not slot.deployment:
             return
         house, now = self._house, asyncio.get_running_loop().time()
-        if state.phase is Phase.READY:
-            slot.load_s = now - slot.began
-            self._counts.loaded(slot.planned.name, slot.load_s)
-            house.tell(UnitLoaded(unit=slot.unit, took_s=slot.load_s))
-            if house.residence(slot) is Residence.READY:
-                house.open(slot, open_=True)
-            self._yard.on_ready(deployment)
+        if state.phase is Phase.READY and self._prompts.waits(slot.unit, deployment.plan):
+            house.begin(self._bring_back(slot, deployment))
+        elif state.phase is Phase.READY:
+            self._loaded(slot, deployment)
         elif state.phase is Phase.FAILED and not state.stop_wanted:
             was_ready = house.residence(slot) in _UP
             house.open(slot, open_=False)
             slot.began = now
             if state.ended:
+                house.begin(deployment.runner.wait_stopped())  # its log is closed: the next load makes a new one
                 self._counts.load_failed(slot.planned.name)
                 house.tell(
                     UnitFailed(
@@ -125,6 +130,27 @@ class EngineRoom:
             elif _out_of_memory(deployment):  # at once it would only fail again: others must go first
                 house.begin(self._give_up(slot, deployment, state.reason))
 
+    def _loaded(self, slot: Slot, deployment: Deployment) -> None:
+        """It takes requests."""
+        house = self._house
+        slot.load_s = asyncio.get_running_loop().time() - slot.began
+        self._counts.loaded(slot.planned.name, slot.load_s)
+        house.tell(UnitLoaded(unit=slot.unit, took_s=slot.load_s))
+        if house.residence(slot) is Residence.READY:
+            house.open(slot, open_=True)
+        self._yard.on_ready(deployment)
+
+    async def _bring_back(self, slot: Slot, deployment: Deployment) -> None:
+        """Before it takes requests; if it dies of that, its next start does without."""
+        runner = deployment.runner
+        start = runner.state.generation
+        await self._prompts.bring_back(
+            slot.unit, deployment.plan, base_url=deployment.base_url, api_key=deployment.api_key
+        )
+        same = deployment is slot.deployment and runner.state.generation == start
+        if same and runner.state.phase is Phase.READY:
+            self._loaded(slot, deployment)
+
     async def _give_up(self, slot: Slot, deployment: Deployment, reason: str) -> None:
         await deployment.runner.stop(drain_s=0)
         self._house.tell(UnitFailed(unit=slot.unit, reason=reason, no_memory=True))
@@ -135,6 +161,7 @@ class EngineRoom:
         if deployment is not None:
             await asyncio.sleep(_SETTLE_S)
             pids = deployment.runner.pids
+            await self._keep_prompts(slot, deployment)
             await deployment.runner.stop(drain_s=config.service.drain_s)
             if pids:
                 wait_s = config.memory.free_wait_s
@@ -144,6 +171,15 @@ class EngineRoom:
         slot.smaller, slot.deployment = None, None
         self._house.tell(UnitUnloaded(unit=slot.unit))
         self._house.gone(slot)
+
+    async def _keep_prompts(self, slot: Slot, deployment: Deployment) -> None:
+        """What its slots hold, if it is asked for and will be loaded as it was."""
+        asked = self._yard.config.engines.llama_cpp.keep_prompts
+        ready = deployment.runner.state.phase is Phase.READY and deployment.in_flight == 0
+        if asked and ready and self._house.model_of(slot) is not None:
+            slots = slot.replica(open_=False).slots
+            at, key = deployment.base_url, deployment.api_key
+            await self._prompts.save(slot.unit, deployment.plan, slots, base_url=at, api_key=key)
 
     async def plan_again(self, slot: Slot, room: Mapping[str, int]) -> None:
         """Plan it into *room*, for its next load only."""
@@ -160,7 +196,7 @@ class EngineRoom:
         if model is not None:
             slot.smaller = smaller
             _log.info("%s is planned into less memory: %s", slot.unit, smaller.plan.id)
-            self._house.tell(slot.known(model.wish, stopped=model.stopped))
+            self._house.tell(model.known(slot))
 
 
 def _out_of_memory(deployment: Deployment) -> bool:

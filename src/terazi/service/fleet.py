@@ -138,7 +138,7 @@ class Fleet:
             slot = Slot(unit, model.planned, log_path=path, lock=lock)
             model.slots.append(slot)
             self._slots[unit] = slot
-            self.tell(slot.known(model.wish, stopped=model.stopped))
+            self.tell(model.known(slot))
             self._tell_seats(slot.replica(open_=False))
 
     @staticmethod
@@ -163,7 +163,7 @@ class Fleet:
         """Its wish has changed in names and terms only."""
         model.renamed()
         for slot in model.slots:
-            self.tell(slot.known(model.wish, stopped=model.stopped))
+            self.tell(model.known(slot))
 
     def remove(self, model: FleetModel) -> None:
         """Serve it no more: who waits is turned away, who is being answered is answered."""
@@ -187,7 +187,8 @@ class Fleet:
         if self.residence(slot) is None:
             self._dispose(slot)
         elif model is not None:
-            self.tell(slot.known(model.wish, stopped=model.stopped))
+            model.asked_idle = None  # what a client asked for was for this stay
+            self.tell(model.known(slot))
 
     def model_of(self, slot: Slot) -> FleetModel | None:
         """Whose slot it is; None if it isn't served any more, or with other settings."""
@@ -263,6 +264,7 @@ class Fleet:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._engines.close()
         for slot in self._slots.values():
             slot.release()
 

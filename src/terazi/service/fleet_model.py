@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import os
+from dataclasses import replace
 from typing import Any, Final
 
 from terazi.gateway.backend import READY, Backend, ModelCard
@@ -108,12 +109,30 @@ class FleetModel:
         self.closed: str | None = None
         #: By a person, until it is loaded by one.
         self.stopped = False
+        #: A client's word on how long it stays without a request, until it is unloaded: the seconds, or for ever.
+        self.asked_idle: tuple[float | None] | None = None
         self.card = self._card()
 
     def _card(self) -> ModelCard:
         wish, planned = self.wish, self.planned
         names = (*wish.aliases, *self.given)
-        return make_card(planned.weighing.spec, planned.plan, alias=wish.source, name=self.name, aliases=names)
+        return make_card(
+            planned.weighing.spec,
+            planned.plan,
+            alias=wish.source,
+            name=self.name,
+            aliases=names,
+            projector=planned.weighing.projector,
+        )
+
+    @property
+    def idle_s(self) -> float | None:
+        """After so long without a request it is unloaded; None is never."""
+        return self.wish.idle_s if self.asked_idle is None else self.asked_idle[0]
+
+    def known(self, slot: Slot) -> UnitKnown:
+        """What the keeper is told about one of its slots."""
+        return slot.known(replace(self.wish, idle_s=self.idle_s), stopped=self.stopped)
 
     def renamed(self) -> None:
         """Its wish or its given names have changed."""
@@ -155,7 +174,7 @@ class FleetModel:
             "context": self.card.context_length,
             "forecast": None if said is None else dataclasses.asdict(said),
             "pinned": self.wish.pinned,
-            "idle_s": self.wish.idle_s,
+            "idle_s": self.idle_s,
             "closed": self.closed,
             "opens_in_s": waits,
             "needs": self.slots[0].needs() if self.slots else {},

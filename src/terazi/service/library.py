@@ -63,7 +63,7 @@ class Shelf(Protocol):
         ...
 
     async def keep_model(self, model: str, idle_s: float | None) -> None:
-        """Unload *model* after *idle_s* without a request from now on; None is never."""
+        """Until it is unloaded, *model* goes after *idle_s* without a request; None is never."""
         ...
 
     def idle_left_s(self, model: str) -> float | None:
@@ -270,6 +270,14 @@ class ModelLibrary:
                 raise UsageError(f"'{preset.name}' is the name of another model", hint="choose another name")
             self._catalogue.put_preset(preset)
             await self._shelf.rename_model(preset.base, self._catalogue.names_of(preset.base))
+
+    def pulled(self) -> tuple[Preset, ...]:
+        """As ``Library`` has it."""
+        return tuple(
+            Preset(name=held.name, base=held.model, modified=held.modified)
+            for held in self._catalogue.files()
+            if held.name.startswith(_HUB_HOSTS[0])
+        )
 
     def presets(self) -> tuple[Preset, ...]:
         """As ``Library`` has it."""

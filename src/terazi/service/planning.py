@@ -12,6 +12,7 @@ from terazi.models.sources import load_model
 from terazi.placement.plan import Plan, Refusal
 from terazi.placement.together import left_by
 from terazi.service.cards import model_id
+from terazi.service.projectors import settle_projector
 from terazi.service.request import weigh_request
 from terazi.service.several import weigh_several
 from terazi.service.weighing import Weighing
@@ -35,6 +36,16 @@ class Planning:
     planned: tuple[Planned, ...]
     together: bool
     reason: str = ""
+
+
+def settle(wish: Wish) -> Wish:
+    """*wish* with the one file that its quantisation names, and with the file of its projector.
+
+    Raises:
+        UsageError: it isn't clear which file, or there is none.
+        ModelFileError: the model can't be read.
+    """
+    return settle_projector(settle_source(wish))
 
 
 def settle_source(wish: Wish) -> Wish:
@@ -67,7 +78,7 @@ def plan_together(wishes: Sequence[Wish], machine: Machine, *, price_per_kwh: fl
         ModelFileError, UsageError: one can't be read, isn't here, or two would answer to one name.
         RefusedError: one doesn't fit even alone beside the pinned ones.
     """
-    wishes = [settle_source(wish) for wish in wishes]
+    wishes = [settle(wish) for wish in wishes]
     names = _names(wishes)
     requests = [wish.request(machine, price_per_kwh=price_per_kwh) for wish in wishes]
     if len(wishes) > 1:

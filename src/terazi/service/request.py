@@ -17,7 +17,8 @@ class Request:
     """One MODEL on one machine for one workload.
 
     ``pins`` are settings as typed, by the names of ``LlamaCppSettings`` or ``VllmSettings``; ``engine`` None takes
-    the one that reads the model's format. ``draft`` is a MODEL that may guess tokens for it.
+    the one that reads the model's format. ``draft`` is a MODEL that may guess tokens for it, ``mmproj`` a
+    projector's file.
     """
 
     model: str
@@ -27,6 +28,7 @@ class Request:
     engine: str | None = None
     price_per_kwh: float | None = None
     draft: str | None = None
+    mmproj: str | None = None
 
 
 def weigh_request(request: Request) -> Weighing:
@@ -42,6 +44,7 @@ def weigh_request(request: Request) -> Weighing:
         pins_for(request.engine, request.pins),
         engine=request.engine,
         price_per_kwh=request.price_per_kwh,
+        mmproj=request.mmproj,
         draft=request.draft if request.engine in {None, "llama.cpp"} else None,
     )
 

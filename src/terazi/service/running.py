@@ -38,6 +38,7 @@ from terazi.service.guard import Guard
 from terazi.service.keys import callers
 from terazi.service.library import ModelLibrary
 from terazi.service.observing import observing
+from terazi.service.own_process import own_figures
 from terazi.service.paces import watch
 from terazi.service.paths import cache_dir, state_dir
 from terazi.service.planning import Planning, plan_together
@@ -84,6 +85,7 @@ class Service:
         self._config = request.config
         self._reporter = reporter
         self._fleet: Fleet | None = None
+        self._gateway: Gateway | None = None
         self._control: ServiceControl | None = None
         self._stopping = asyncio.Event()
         self._settled: Callable[[], None] = lambda: None
@@ -148,7 +150,7 @@ class Service:
             keyring=keyring,
             seats=seats,
             readers=readers,
-            sources=(seats.figures, fleet.figures, guard.figures),
+            sources=(seats.figures, fleet.figures, guard.figures, own_figures),
             control=control,
             control_token=token,
             max_body_bytes=table.max_body_mib * 1024 * 1024,
@@ -159,20 +161,21 @@ class Service:
             journal=journal,
         )
         tls = tls_context(table.tls_cert, table.tls_key) if table.tls_cert and table.tls_key else None
-        gateway = Gateway(app, request.host, request.port, tls=tls)
+        gateway = self._gateway = Gateway(app, request.host, request.port, tls=tls)
         beacon: Path | None = None
         self._scaling = Scaling(fleet, seats.survey)
         try:
             await gateway.start()
-            # Requests leave no cycles behind, so there is next to nothing to collect; going through all that is
-            # there for good again and again was a quarter of a request's cost, and a pause for all.
+            # Requests leave no cycles behind, so there is next to nothing to collect but what is there from now on
+            # for good; going through all of that again and again was a quarter of a request's cost, and a pause for
+            # all.
             gc.collect()
             gc.freeze()
             control.url = gateway.address
             beacon = self._light(yard.run_dir, token)
             await self._begin(planning, curator, library)
             if not self._stopping.is_set():
-                await self._serve(guard)
+                await self._serve(guard, keyed=not keyring.open)
         finally:
             if any(deployment.state != "stopped" for deployment in fleet.deployments()):
                 self._reporter.say("draining, then stopping the engine (again to stop at once)")
@@ -272,10 +275,10 @@ class Service:
         if failed and all(model.state != "ready" for model in fleet.served()):
             raise failed[0].runner.error()
 
-    async def _serve(self, guard: Guard) -> None:
+    async def _serve(self, guard: Guard, *, keyed: bool) -> None:
         """Say so, and watch until it is told to stop."""
         fleet, control = self._the_fleet(), self._control
-        self._reporter.serving(self._url(), [model.card.id for model in fleet.served()], self._request.api_key)
+        self._reporter.serving(self._url(), [model.card.id for model in fleet.served()], keyed=keyed)
         watching = [asyncio.ensure_future(watch(fleet.deployments, self._reporter.say))]
         if self._scaling is not None:
             watching.append(asyncio.ensure_future(self._scaling.run()))
@@ -338,7 +341,7 @@ class Service:
 
     @contextlib.contextmanager
     def _signals(self) -> Any:
-        """The first signal asks for a drained stop, a second one kills the engines at once.
+        """The first signal asks for a drained stop, a second one cuts what is being answered and ends the engines.
 
         SIGHUP reads the configuration again, unless there is a terminal: then that was closed, and it is a stop.
         """
@@ -348,6 +351,8 @@ class Service:
 
         def asked() -> None:
             if self._stopping.is_set() and self._fleet is not None:
+                if self._gateway is not None:  # an engine that is told to end finishes its answers first
+                    self._gateway.cut()
                 hurries.extend(asyncio.ensure_future(d.runner.stop(drain_s=0)) for d in self._fleet.deployments())
             self._stopping.set()
 

@@ -22,8 +22,8 @@ class Reporter(Protocol):
     def loading(self, model: str, detail: str) -> None:
         """The model is still loading."""
 
-    def serving(self, url: str, models: Sequence[str], api_key: str | None) -> None:
-        """It is live."""
+    def serving(self, url: str, models: Sequence[str], *, keyed: bool) -> None:
+        """It is live; *keyed*: clients must send a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

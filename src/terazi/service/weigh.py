@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from terazi.errors import ModelFileError, UsageError
 from terazi.hardware.machine import Machine
 from terazi.memory.workload import Workload
-from terazi.models.sources import load_model
+from terazi.models.sources import load_companion, load_model
 from terazi.service.engine_choice import engines_not_taken, usual_engine
 from terazi.service.weighing import Weighing
 
@@ -70,6 +70,7 @@ def weigh_model(
     engine: str | None = None,
     price_per_kwh: float | None = None,
     draft: str | None = None,
+    mmproj: str | None = None,
 ) -> Weighing:
     """Choose the settings that aren't pinned, and weigh; the cost comes in the currency of *price_per_kwh*.
 
@@ -81,6 +82,7 @@ def weigh_model(
         engine: ``llama.cpp``, ``ollama`` or ``vllm``; None takes the one that reads the model's format.
         price_per_kwh: of electricity.
         draft: a MODEL that may guess tokens for it (llama.cpp).
+        mmproj: a projector's file, loaded beside it (llama.cpp).
 
     Raises:
         ModelFileError, UsageError: the model can't be read.
@@ -92,6 +94,8 @@ def weigh_model(
             "a draft model is chosen for llama.cpp alone",
             hint="leave out --draft, or weigh the command itself: terazi weigh -- vllm serve …",
         )
+    if mmproj is not None and (modelfile or engine not in {None, "llama.cpp"}):
+        raise UsageError("a projector is loaded by llama.cpp alone", hint="leave out the projector")
     if engine == "ollama" or (modelfile and engine is None):
         from terazi.service import weigh_ollama
 
@@ -100,7 +104,7 @@ def weigh_model(
     spec = load_model(argument)
     if workload.context is None and workload.prompt + workload.output > spec.context_length > 0:
         workload = _for_short_model(workload, spec.context_length)
-    if (engine or usual_engine(spec)) == "vllm" and draft is None:
+    if (engine or usual_engine(spec)) == "vllm" and draft is None and mmproj is None:
         from terazi.service import weigh_vllm
 
         return _with_engines(weigh_vllm.weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh))
@@ -113,7 +117,10 @@ def weigh_model(
     from terazi.service.weigh_llama_cpp import weigh_spec
 
     guesser = None if draft is None else load_model(draft)
-    return _with_engines(weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh, draft=guesser))
+    projector = None if mmproj is None else load_companion(mmproj, "mmproj", origin=mmproj)
+    return _with_engines(
+        weigh_spec(spec, machine, workload, pins, price_per_kwh=price_per_kwh, draft=guesser, projector=projector)
+    )
 
 
 def _with_engines(weighing: Weighing) -> Weighing:

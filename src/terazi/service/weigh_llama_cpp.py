@@ -40,23 +40,29 @@ def weigh_spec(
     *,
     price_per_kwh: float | None,
     draft: ModelSpec | None = None,
+    projector: ModelSpec | None = None,
 ) -> Weighing:
     """Choose the settings that aren't pinned, and weigh; *draft* may guess tokens for the model, if that is faster.
 
+    Args:
+        projector: loaded beside it, so that it takes images or sound.
+
     Raises:
         RefusedError: no llama.cpp of the known build can load this architecture.
-        UsageError: the engine can't draft with *draft*.
+        UsageError: the engine can't draft with *draft*, or *projector* is another model's.
     """
     from terazi.placement.solve import solve
 
     _check_architecture(spec)
     used = calibration_of(machine)
     appraiser = Appraiser(spec, machine, workload, None if used is None else used.calibration)
-    outcome = solve(spec, machine, workload, pins, score=appraiser)
+    seeing = () if projector is None else (Companion("mmproj", "--mmproj", projector),)
+    outcome = solve(spec, machine, workload, pins, score=appraiser, companions=seeing)
     plain = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)
+    plain = dataclasses.replace(plain, companions=seeing)
     if draft is None:
         return plain
-    beside = (Companion("draft", "--spec-draft-model", draft),)
+    beside = (Companion("draft", "--spec-draft-model", draft), *seeing)
     drafting = {**pins, "speculation": _guessing_with(beside)}
     outcome = solve(spec, machine, workload, drafting, score=appraiser, companions=beside)
     guessed = _weighing(spec, machine, workload, outcome, price_per_kwh=price_per_kwh)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Weighing:
     """One model against one machine under one workload, and what came of it.
 
-    ``companions`` are the files that a weighed command loads beside the model.
+    ``companions`` are the files that are loaded beside the model.
     ``verification`` is there if the engine was asked about the bill, ``power`` if watts and money were.
     """
 
@@ -37,6 +37,11 @@ class Weighing:
     def plan(self) -> Plan | None:
         """The plan, unless it was refused."""
         return self.outcome if isinstance(self.outcome, Plan) else None
+
+    @property
+    def projector(self) -> ModelSpec | None:
+        """What lets it take images or sound."""
+        return next((c.spec for c in self.companions if c.part == "mmproj"), None)
 
     @property
     def shares(self) -> tuple[DeviceShare, ...]:

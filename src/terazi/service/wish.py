@@ -11,6 +11,8 @@ from terazi.service.request import Request
 
 #: Tokens of a typical prompt and answer, where nobody says.
 USUAL: Final = Workload()
+#: What is said instead of a projector's file.
+NO_PROJECTOR: Final = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +24,7 @@ class Wish:
         workload: what it shall be planned for.
         pins: settings that are not to be chosen, by their names in ``LlamaCppSettings``.
         quant: which file of a folder.
+        mmproj: the file of its projector; ``none`` for none, None for the one that lies beside it.
         name: what clients call it; None is the file's name.
         aliases, pinned, idle_s, priority, replicas: as ``ModelTable``; replicas are the fewest and the most.
     """
@@ -30,6 +33,7 @@ class Wish:
     workload: Workload = USUAL
     pins: Mapping[str, object] = field(default_factory=dict)
     quant: str | None = None
+    mmproj: str | None = None
     name: str | None = None
     aliases: tuple[str, ...] = ()
     pinned: bool = False
@@ -39,8 +43,8 @@ class Wish:
 
     def same_engine(self, other: "Wish") -> bool:
         """Whether an engine that serves this one serves *other* as well: only names and terms differ."""
-        mine = (self.source, self.workload, dict(self.pins), self.quant, self.name)
-        return mine == (other.source, other.workload, dict(other.pins), other.quant, other.name)
+        mine = (self.source, self.workload, dict(self.pins), self.quant, self.mmproj, self.name)
+        return mine == (other.source, other.workload, dict(other.pins), other.quant, other.mmproj, other.name)
 
     def request(self, machine: Machine, *, price_per_kwh: float | None = None) -> Request:
         """What is to be weighed."""
@@ -51,6 +55,7 @@ class Wish:
             pins=self.pins,
             engine="llama.cpp",
             price_per_kwh=price_per_kwh,
+            mmproj=None if self.mmproj == NO_PROJECTOR else self.mmproj,
         )
 
 
@@ -73,6 +78,7 @@ def wish_of(table: ModelTable) -> Wish:
         workload=workload,
         pins=settings.pins(),
         quant=settings.quant,
+        mmproj=settings.mmproj,
         name=table.name,
         aliases=table.aliases,
         pinned=table.pin,

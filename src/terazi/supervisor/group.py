@@ -80,6 +80,13 @@ def populated(folder: str) -> bool:
     return figures(folder, "cgroup.events").get("populated", 0) != 0
 
 
+def members(folder: str) -> set[int]:
+    """The processes in it; empty if it isn't there."""
+    with suppress(OSError, ValueError):
+        return {int(line) for line in Path(f"{folder}/cgroup.procs").read_text().split()}
+    return set()
+
+
 def figures(folder: str, name: str) -> dict[str, int]:
     """A flat-keyed file (``memory.events``, ``cpu.stat``) as numbers; empty if it isn't there."""
     found = {}

@@ -65,6 +65,22 @@ class EngineClient:
         except (aiohttp.ClientError, TimeoutError, OSError):
             return False, None
 
+    async def post(self, path: str, body: str, *, limit_bytes: int, timeout_s: float) -> str | None:
+        """The body of a 200 answer to ``POST path`` with this JSON, or None: refused, too long, too slow."""
+        try:
+            async with self._session.post(
+                self._base + path,
+                data=body.encode(),
+                headers={"Content-Type": "application/json"},
+                timeout=aiohttp.ClientTimeout(total=timeout_s),
+            ) as answer:
+                found = await _body(answer, limit_bytes + 1)
+                if answer.status != 200 or len(found) > limit_bytes:
+                    return None
+                return found.decode("utf-8", "replace")
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
     async def generate(self, path: str, body: str) -> None:
         """Ask for a token and look for it in the answer. Waits as long as the engine does; cancel it to give up.
 

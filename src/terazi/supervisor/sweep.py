@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from terazi.supervisor.group import end_group
+from terazi.supervisor.group import end_group, members
 from terazi.supervisor.identity import boot_id, end_tagged, run_id_of, start_time
 
 
@@ -140,9 +140,11 @@ def _end(record: EngineRecord, grace_s: float) -> tuple[bool, str]:
 def _end_children(record: EngineRecord) -> int:
     """SIGKILL to what the engine left, whatever group or session it is in: the run id was inherited, or it is still
     in the control group that bears the run id."""
+    held = 0
     if record.group and record.run_id in record.group:
+        held = len(members(record.group) - {record.pid})
         end_group(record.group)
-    return end_tagged(record.run_id, spare=record.pid)
+    return held + end_tagged(record.run_id, spare=record.pid)
 
 
 def _not_ours(record: EngineRecord) -> str:

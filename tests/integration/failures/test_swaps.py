@@ -4,13 +4,15 @@ The numbers are those of the table in ``docs/reference/failures.md``.
 """
 
 import asyncio
+import json
 import time
+from pathlib import Path
 
 import aiohttp
 import pytest
 
 from deadline import until_async
-from live_service import Home, need_of, room_for, serving
+from live_service import Home, home_in, need_of, room_for, serving
 
 COLD = "replicas = {min = 0}"
 
@@ -30,6 +32,12 @@ async def test_01_a_model_that_is_generating_is_not_killed_for_another(home: Hom
         assert second.whole
         assert home.order() == ["a", "b"]
         assert home.beside(1) == []
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """Empty."""
+    return home_in(tmp_path, monkeypatch)
 
 
 async def test_02_a_model_that_was_loaded_for_a_request_is_not_unloaded_before_it_came_in(home: Home) -> None:
@@ -87,6 +95,46 @@ async def test_05_a_model_that_is_loading_is_no_victim(home: Home) -> None:
         assert home.order() == ["a", "b"]
 
 
+LONG = " ".join(f"word{n}" for n in range(200))
+
+
+async def test_07_a_prompt_that_was_read_is_still_there_after_a_swap_and_an_answer_shows_it(home: Home) -> None:
+    """llama.cpp#26676, llama-swap#1064: a slot was saved and restored, it was said, and ``cache_n`` was 0."""
+    home.models = {"a": "", "b": COLD}
+    home.memory = room_for(1.5)
+    home.engine = "keep_prompts = true"
+    async with serving(home):
+        first = [await home.ask("a", say=f"{n} {LONG}", stream=False) for n in (1, 2)]
+        assert [json.loads(said.body)["timings"]["cache_n"] for said in first] == [0, 0]
+        assert (await home.ask("b")).whole
+        kept = sorted((home.folder / "prompts").glob("*/*"))
+        assert len(kept) == 2, "what b has read is no prompt to keep, and it is loaded"
+        assert (home.folder / "prompts").stat().st_mode & 0o077 == 0
+        again = [await home.ask("a", say=f"{n} {LONG}", stream=False) for n in (1, 2)]
+        assert [said.text for said in again] == [said.text for said in first]
+        assert all(json.loads(said.body)["timings"]["cache_n"] >= 200 for said in again)
+        assert len(home.starts("a")) == 2
+        assert not any(path.exists() for path in kept)
+    assert not (home.folder / "prompts").exists(), "people's words don't outlive the service"
+
+
+async def test_07_a_restore_that_brings_nothing_back_is_found_out(
+    home: Home, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same with an engine that has the fault: it is told, and not tried again and again."""
+    home.models = {"a": "", "b": COLD}
+    home.memory = room_for(1.5)
+    home.engine = "keep_prompts = true"
+    home.faults("a", "--fake-vain-restore")
+    async with serving(home):
+        assert (await home.ask("a", say=LONG)).whole
+        assert (await home.ask("b")).whole
+        assert (await home.ask("a", say=LONG)).whole
+        assert [line for line in caplog.messages if "does not use prompts that were kept for it" in line]
+        assert (await home.ask("b")).whole
+        assert list((home.folder / "prompts").glob("*/*")) == []
+
+
 async def test_09_a_request_that_comes_while_the_idle_model_is_stopped_is_answered(home: Home) -> None:
     """llama-swap#946: it fell between the model that was going and the one that would come, and waited for ever."""
     home.models = {"a": "idle_s = '200ms'"}
@@ -114,6 +162,25 @@ async def test_22_a_loaded_model_answers_while_a_large_one_loads(home: Home) -> 
         assert (await first).whole
 
 
+async def test_12_three_edits_within_a_second_are_one_change_and_double_no_model(home: Home) -> None:
+    """llama-swap#281: each of several quick edits started the models anew, beside those that were there."""
+    home.models = {"a": "", "b": ""}
+    async with serving(home):
+        kept = home.starts("a")
+        for context in (600, 700, 768):
+            home.models["b"] = f"settings = {{context = {context}, users = 1}}"
+            home.write()
+            await asyncio.sleep(0.3)  # not to wait for anything: this is how fast they come
+        async with asyncio.timeout(15):
+            while (await home.ps())["b"]["context"] != 768:  # noqa: ASYNC110 - over HTTP
+                await asyncio.sleep(0.05)
+        await home.until_states(a="ready", b="ready")
+        assert [said.whole for said in await asyncio.gather(home.ask("a"), home.ask("b"))] == [True, True]
+        assert home.starts("a") == kept
+        assert len(home.starts("b")) == 2
+        assert sorted(home.running()) == sorted([kept[0], home.starts("b")[1]])
+
+
 @pytest.mark.parametrize("api", ["chat", "generate"])
 async def test_23_another_num_ctx_does_not_load_the_model_again(home: Home, api: str) -> None:
     """aider#3594, ollama#7773: each caller's own num_ctx made the server load the model anew, call by call."""
@@ -129,23 +196,44 @@ async def test_23_another_num_ctx_does_not_load_the_model_again(home: Home, api:
         assert len(home.starts()) == 1
 
 
-async def test_24_a_client_that_gives_up_does_not_stop_the_load_and_hears_of_it_meanwhile(home: Home) -> None:
-    """cline#12839, ollama#7408: nothing came until the model was loaded; the client gave up, and so did the load."""
+async def test_24_a_client_that_gives_up_does_not_stop_the_load_and_hears_of_it(home: Home) -> None:
+    """cline#12839, ollama#7408: nothing came until it was loaded; when the client gave up, so did the load."""
     home.models = {"a": COLD}
     home.faults("a", "--fake-load-s 1.5")
     async with serving(home):
         body = {"model": "a", "messages": [{"role": "user", "content": "hi"}], "stream": True}
         heard = b""
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.8), home.session.post("/v1/chat/completions", json=body) as answer:
+
+        async def listen() -> None:
+            nonlocal heard
+            async with home.session.post("/v1/chat/completions", json=body) as answer:
                 async for piece in answer.content.iter_any():
                     heard += piece
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(listen(), 0.8)
         assert heard.count(b": ") >= 2, "signs of life, from the beginning"
         assert b"data:" not in heard
         assert (await home.states())["a"] in {"starting", "loading"}
         await home.until_states(a="ready")
         assert (await home.ask("a")).whole
         assert home.order() == ["a"]
+
+
+async def test_29_one_caller_does_not_keep_all_others_waiting(home: Home) -> None:
+    """litellm#18128, llama-swap#811, llama-swap#834, llama.cpp#6607: who came first, with much, went first."""
+    home.models = {"a": "settings = {context = 512, users = 1}"}
+    home.faults("a", "--fake-token-delay-s 0.01")
+    home.rest = "".join(f'[[keys]]\nname = "{name}"\nkey = "key-of-{name}"\n' for name in ("many", "one"))
+    async with serving(home):
+        many = [home.asking("a", say=f"many {n}", key="key-of-many") for n in range(10)]
+        await home.until_asked("a", 2)
+        assert (await home.ask("a", say="the one", key="key-of-one")).whole
+        assert not all(asking.done() for asking in many)
+        assert [said.whole for said in await asyncio.gather(*many)] == [True] * 10
+        order = ["the one" in str(entry["prompt"]) for entry in home.events("a", "accepted")]
+        before = order.index(True)
+        assert before <= 5, "the probe, those that were with the engine when it came, and one or two for its turn"
 
 
 async def test_30_looking_loads_nothing(home: Home) -> None:

@@ -85,7 +85,7 @@ async def test_no_engine_is_a_fault_at_the_head() -> None:
 
 
 async def test_a_slow_reader_pauses_the_engine() -> None:
-    flags = ("--fake-token-delay-s", "0", "--fake-tokens", "40000")
+    flags = ("--fake-token-delay-s", "0", "--fake-tokens", "15000")
     n = 0
     async with (
         running(fake_engine(*flags)) as engine,
@@ -97,4 +97,4 @@ async def test_a_slow_reader_pauses_the_engine() -> None:
         assert answer.unread_bytes < 1_000_000
         async for chunk in answer:
             n += chunk.count(b'"content": " ')
-    assert n == 40000
+    assert n == 15000

@@ -74,23 +74,23 @@ async def test_a_single_request_beside_a_hundred_is_answered_within_twice_the_ti
     """From the first byte sent to the last one received. A slot has to become free first: one service time."""
     async with shared_engine(4, Caller(name="hog"), Caller(name="one")) as place:
         alone = Client("one", 1, output=20)
-        await share(place.gateway, 2.0, alone)
+        await share(place.gateway, 1.0, alone)
         idle = statistics.median(alone.took)
         assert 20 * TOKEN_S <= idle < 2 * 20 * TOKEN_S
 
         hog, one = Client("hog", 100, output=20), Client("one", 1, output=20, pause_s=0.05)
-        await share(place.gateway, 6.0, hog, one)
-        assert len(one.took) >= 10
+        await share(place.gateway, 3.5, hog, one)
+        assert len(one.took) >= 5
         assert statistics.median(one.took) <= 2 * idle
         assert max(one.waited) <= 1.5 * idle, "no place in the queue behind anybody else"
-        assert statistics.median(hog.took) > 10 * idle, "the hog did fill its queue"
+        assert max(hog.took) > 10 * idle, "the hog did fill its queue"
 
 
 async def test_ten_at_once_against_one_at_a_time_share_evenly() -> None:
     """litellm#18128: one user's ten requests shall not take ten elevenths of the engine."""
     async with shared_engine(1, Caller(name="ten"), Caller(name="one")) as place:
         ten, one = Client("ten", 10, output=8), Client("one", 1, output=8)
-        await share(place.gateway, 5.0, ten, one)
+        await share(place.gateway, 3.0, ten, one)
         assert one.tokens >= 0.85 * ten.tokens
 
 
@@ -99,7 +99,7 @@ async def test_equal_weights_share_tokens_equally() -> None:
     shapes = {"a": (4, 40), "b": (8, 20), "c": (16, 10), "d": (32, 8)}
     async with shared_engine(4, *(Caller(name=name) for name in shapes)) as place:
         clients = [Client(name, open_, output=output) for name, (open_, output) in shapes.items()]
-        await share(place.gateway, 8.0, *clients)
+        await share(place.gateway, 4.0, *clients)
         assert jain([float(client.tokens) for client in clients]) >= 0.95
 
 
@@ -108,7 +108,7 @@ async def test_weights_are_honoured_within_a_tenth() -> None:
     weights = {"one": 1.0, "two": 2.0, "four": 4.0}
     async with shared_engine(8, *(Caller(name=n, weight=w) for n, w in weights.items())) as place:
         clients = [Client(name, 16, output=10) for name in weights]
-        await share(place.gateway, 8.0, *clients)
+        await share(place.gateway, 5.0, *clients)
         per_weight = [client.tokens / weights[client.name] for client in clients]
         mean = sum(per_weight) / 3
         assert all(abs(got - mean) <= 0.1 * mean for got in per_weight), per_weight

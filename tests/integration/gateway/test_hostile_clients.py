@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from serving import (
     running,
     until,
 )
+from terazi.gateway import desk
 from terazi.gateway.app import create_app
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.server import Gateway
@@ -312,6 +313,23 @@ async def test_a_client_that_takes_nothing_holds_its_engine_only_so_long() -> No
         client.writer.write(whole(b'{"prompt": "a", "stream": true}'))
         await asyncio.wait_for(closed.wait(), 5)
     server.close()
+
+
+async def test_nor_does_one_whose_answer_is_translated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiohttp waits for such a client for ever; the system's buffers take some megabytes first."""
+    monkeypatch.setattr(desk, "STALL_S", 0.3)
+    endless = ("--fake-token-delay-s", "0", "--fake-tokens", "10000000")
+    async with running(fake_engine(*endless)) as engine, AsyncExitStack() as stack:
+        backend = StubBackend(engine.port)
+        gateway = await stack.enter_async_context(gateway_over(backend))
+        for path in ("/api/chat", "/v1/messages"):
+            client = await stack.enter_async_context(raw(gateway))
+            asked = {"model": CARD.id, "messages": [{"role": "user", "content": "x"}], "stream": True}
+            body = json.dumps({**asked, "max_tokens": 10_000_000}).encode()
+            length = b"Content-Length: %d\r\n\r\n" % len(body)
+            client.writer.write(b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\n" + length + body)
+            await until(lambda: backend.in_flight == 1)
+            await until(lambda: backend.in_flight == 0, within_s=30)
 
 
 async def test_keys_are_asked_for_before_a_body_is_read() -> None:

@@ -2,8 +2,11 @@
 
 import asyncio
 import json
+import resource
 import sys
 from pathlib import Path
+
+import pytest
 
 from terazi.gateway.call import Call, Caller
 from terazi.gateway.journal import LEFT, Journal, unfinished_in
@@ -98,6 +101,36 @@ async def test_a_folder_that_cannot_be_written_to_costs_the_file_only(tmp_path: 
     assert journal.open().count == 0
     journal.accept(call_of("a")).close("200")
     await journal.close()
+
+
+async def test_a_full_disk_costs_what_is_written_then_and_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit of a file's size stands for the disk's; the system writes what fits, and refuses the rest."""
+    journal = Journal(tmp_path)
+    journal.open()
+    before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300, most))
+        entries = [journal.accept(call_of(f"req-{i}")) for i in range(3)]
+        await asyncio.sleep(0.4)
+        entries[0].close("200")
+        await asyncio.sleep(0.4)
+        assert [r.message for r in caplog.records if "can't be written" in r.message] == [
+            "the journal can't be written now: [Errno 28] No space left on device"
+        ]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+    journal.accept(call_of("req-3"))
+    await asyncio.sleep(0.4)
+    (file,) = files(tmp_path)
+    assert [said["id"] for said in unfinished_in(file.read_bytes())] == ["req-1", "req-2", "req-3"]
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1, most))
+        entries[1].close("200")
+        await journal.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
 
 
 def test_a_long_answer_is_folded_and_can_still_be_read() -> None:

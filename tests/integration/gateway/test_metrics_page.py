@@ -28,7 +28,7 @@ def series() -> set[str]:
     return {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in text_string_to_metric_families(text)
-        if not family.name.endswith("_created")
+        if not family.name.endswith("_created") and not family.name.startswith("process_")
     }
 
 

@@ -214,7 +214,10 @@ async def test_a_request_that_kills_the_engine_twice_is_not_sent_a_third_time(tm
 
 async def test_an_engine_that_is_gone_gives_503_with_retry_after() -> None:
     engine = fake_engine()
-    async with gateway_over(StubBackend(engine.port)) as gateway, client_of(gateway) as client:
+    async with (
+        gateway_over(StubBackend(engine.port), unreached_s=0.3, heartbeat_s=0.5) as gateway,
+        client_of(gateway) as client,
+    ):
         asked = [client.post(path, json=CHAT) for path in ("/v1/chat/completions", "/api/chat")]
         for reply in await asyncio.gather(*asked):
             assert reply.status == 503

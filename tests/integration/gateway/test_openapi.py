@@ -78,7 +78,7 @@ def address() -> Iterator[str]:
 
 @SCHEMA.parametrize()
 @settings(
-    max_examples=6,
+    max_examples=3,
     derandomize=True,
     deadline=None,
     phases=[Phase.explicit, Phase.generate],

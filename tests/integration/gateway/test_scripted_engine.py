@@ -107,22 +107,38 @@ async def test_the_request_passes_untouched_with_the_engines_key() -> None:
 
 @pytest.mark.parametrize("end", [b"", b"0\r\n\r\n"], ids=["cut", "ended without DONE"])
 @pytest.mark.parametrize("half", [b"", b'data: {"choi'], ids=["between events", "in an event"])
-async def test_a_stream_that_stops_short_says_so(end: bytes, half: bytes) -> None:
-    async def script(writer: asyncio.StreamWriter, _request: bytes) -> None:
+async def test_a_stream_that_stops_short_is_taken_up_a_few_times_and_then_says_so(end: bytes, half: bytes) -> None:
+    """Each of these engines brings one event and breaks off: the client gets whole events, and then an error."""
+    asked = 0
+
+    async def script(writer: asyncio.StreamWriter, request: bytes) -> None:
+        nonlocal asked
+        if b"/tokenize" in request:
+            writer.write(b"HTTP/1.1 404 X\r\nContent-Length: 2\r\n\r\n{}")
+            return
+        asked += 1
         writer.write(STREAM_HEAD + chunk(EVENT) + (chunk(half) if half else b"") + end)
         await writer.drain()
         writer.close()
 
     async with scripted(script) as port, gateway_over(StubBackend(port)) as gateway, client_of(gateway) as client:
-        async with client.post("/v1/chat/completions", json=CHAT) as reply:
-            raw = await reply.read()
-        assert raw.startswith(EVENT + half)
-        last = raw.split(b"\n\n")[-2]
+        async with client.post("/v1/chat/completions", json={**CHAT, "stream": True}) as reply:
+            *told, last, rest = (await reply.read()).split(b"\n\n")
+        assert rest == b""
         assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "engine_cut"
-        async with client.post("/api/chat", json=CHAT) as reply:
-            lines = (await reply.read()).splitlines()
-        assert json.loads(lines[0])["message"]["content"] == "x"
-        assert "error" in json.loads(lines[-1])
+        texts = [json.loads(e.removeprefix(b"data: "))["choices"] for e in told if not e.startswith(b":")]
+        assert [choices[0]["delta"]["content"] for choices in texts] == ["x"] * asked
+        assert 2 <= asked <= 20, "taken up, and not for ever"
+        asked = 0
+        off = {"X-Terazi-Resume": "off"}
+        async with client.post("/v1/chat/completions", json={**CHAT, "stream": True}, headers=off) as reply:
+            event, last, rest = (await reply.read()).split(b"\n\n")
+        assert (event + b"\n\n", asked, rest) == (EVENT, 1, b"")
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "engine_cut"
+        async with client.post("/api/chat", json=CHAT, headers=off) as reply:
+            lines = [json.loads(line) for line in (await reply.read()).splitlines()]
+        assert lines[0]["message"]["content"] == "x"
+        assert "before the answer was complete" in lines[-1]["error"]
 
 
 async def test_an_error_of_the_engine_in_a_stream_is_not_doubled() -> None:
@@ -211,7 +227,7 @@ async def test_an_engine_that_speaks_no_http_is_a_clean_503() -> None:
 
     async with (
         scripted(script) as port,
-        gateway_over(StubBackend(port)) as gateway,
+        gateway_over(StubBackend(port), unreached_s=0.3) as gateway,
         client_of(gateway) as client,
         client.post("/v1/chat/completions", json=CHAT) as reply,
     ):
@@ -226,9 +242,13 @@ async def test_an_engine_that_is_loading_says_when_to_come_back() -> None:
         head = f"HTTP/1.1 503 X\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
 
-    async with scripted(script) as port, gateway_over(StubBackend(port)) as gateway, client_of(gateway) as client:
+    async with (
+        scripted(script) as port,
+        gateway_over(StubBackend(port), unreached_s=0.3) as gateway,
+        client_of(gateway) as client,
+    ):
         for path in ("/v1/chat/completions", "/api/chat"):
             async with client.post(path, json=CHAT) as reply:
                 assert reply.status == 503
                 assert int(reply.headers["Retry-After"]) > 0
-                assert "Loading model" in await reply.text()
+                assert "still loading" in await reply.text()

@@ -14,6 +14,7 @@ import pytest
 from serving import CARD, CHAT, StubBackend, StubDirectory, client_of, fake_engine, gateway_over, running, until
 from terazi.errors import ServiceError, UsageError
 from terazi.gateway.app import create_app
+from terazi.gateway.call import Caller
 from terazi.gateway.control_routes import TOKEN_HEADER
 from terazi.gateway.server import Gateway
 
@@ -119,6 +120,47 @@ async def test_the_key() -> None:
         for path in ("/", "/healthz"):
             async with client.get(path) as reply:
                 assert reply.status == 200
+                assert CARD.id not in await reply.text(), "what is served is not for strangers"
+        async with client.get("/healthz", headers={"x-api-key": "s3cret"}) as reply:
+            assert (await reply.json())["models"] == {CARD.id: "ready"}
+
+
+async def test_a_key_for_certain_models_neither_sees_nor_touches_others() -> None:
+    """It may name its models by an alias. Unknown keys, and no key, are told no names at all."""
+    other = replace(CARD, id="b:8b", aliases=())
+    keys = {"key of all": Caller(name="all"), "key of one": Caller(name="one", models=frozenset({"scale"}))}
+    hers = {"Authorization": "Bearer key of one"}
+    async with (
+        gateway_over(StubBackend(1), StubBackend(1, card=other), keys=keys) as gateway,
+        client_of(gateway) as client,
+    ):
+        async with client.get("/healthz") as reply:
+            assert await reply.json() == {"status": "ok"}
+        for headers, known in (({"x-api-key": "key of all"}, [CARD.id, "b:8b"]), (hers, [CARD.id])):
+            async with client.get("/healthz", headers=headers) as reply:
+                assert list((await reply.json())["models"]) == known
+            async with client.get("/v1/models", headers=headers) as reply:
+                assert [entry["id"] for entry in (await reply.json())["data"]] == known
+            for path in ("/api/tags", "/api/ps"):
+                async with client.get(path, headers=headers) as reply:
+                    names = [entry["model"].removesuffix(":latest") for entry in (await reply.json())["models"]]
+                    assert names == known
+        for path in (
+            "/v1/chat/completions",
+            "/v1/messages",
+            "/api/chat",
+            "/api/generate",
+            "/api/show",
+            "/tokenize",
+        ):
+            body = {**CHAT, "model": "b:8b", "max_tokens": 1, "keep_alive": 0}
+            async with client.post(path, headers=hers, json=body) as reply:
+                assert (reply.status, "may not use" in await reply.text()) == (403, True), path
+        for path in ("/v1/models/b:8b", "/props?model=b:8b", "/slots?model=b:8b"):
+            async with client.get(path, headers=hers) as reply:
+                assert reply.status == 403, path
+        async with client.post("/v1/chat/completions", headers=hers, json={**CHAT, "model": "none"}) as reply:
+            assert "b:8b" not in await reply.text()
 
 
 async def test_a_rebound_name_is_refused() -> None:
@@ -209,6 +251,15 @@ async def test_without_a_model_the_only_one_answers(more: bool) -> None:
             client.post("/v1/chat/completions", json=body) as reply,
         ):
             assert reply.status == (400 if more else 200)
+
+
+async def test_the_page_of_metrics_has_this_process() -> None:
+    async with (
+        gateway_over(StubBackend(1)) as gateway,
+        client_of(gateway) as client,
+        client.get("/metrics") as reply,
+    ):
+        assert "process_resident_memory_bytes" in await reply.text()
 
 
 async def test_metrics_count_what_happened() -> None:

@@ -1,17 +1,21 @@
 """Traces: the spans of one request, read from OpenTelemetry's own exporters."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import StatusCode
 
+from canned import answering
+from serving import CHAT, StubBackend, client_of, gateway_over
 from terazi.gateway.account import Attempt, Bookkeeper, Outcome
 from terazi.gateway.call import Call, Caller
 from terazi.gateway.tracing import start_tracing, wanted
@@ -104,6 +108,61 @@ def collector() -> Iterator[tuple[str, list[bytes]]]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.mark.parametrize(
+    "told", [CALL.traceparent, f"00-{TRACE}-{PARENT}-00", None, "00-junk", f"00-{'0' * 32}-1-01"]
+)
+async def test_engines_are_told_their_attempts_span(told: str | None) -> None:
+    """The engine dies and is asked again: each attempt is told its own span, in the client's trace."""
+    got: list[str] = []
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        got.append(request.headers["traceparent"])
+        if len(got) == 1:
+            assert request.transport is not None
+            request.transport.abort()
+        return web.json_response({"choices": []})
+
+    memory = InMemorySpanExporter()
+    tracing = start_tracing("1", processor=SimpleSpanProcessor(memory))
+    headers = {"traceparent": told} if told else {}
+    async with (
+        answering("/v1/chat/completions", chat) as port,
+        gateway_over(StubBackend(port), readers=(tracing,)) as gateway,
+        client_of(gateway, **headers) as client,
+        client.post("/v1/chat/completions", json=CHAT) as reply,
+    ):
+        assert reply.status == 200
+    tracing.close()
+    attempts = [span for span in memory.get_finished_spans() if span.name.startswith("attempt")]
+    flags = "00" if told and told.endswith("-00") else "01"
+    sent = [re.fullmatch(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", one) for one in got]
+    assert [one is not None and one[3] for one in sent] == [flags, flags]
+    spans = [(one[1], one[2]) for one in sent if one]
+    assert len(set(spans)) == 2
+    if told and PARENT in told:
+        assert {trace for trace, _ in spans} == {TRACE}
+    if flags == "01":  # else the client wanted none
+        context = [span.context for span in attempts]
+        assert [(f"{one.trace_id:032x}", f"{one.span_id:016x}") for one in context if one] == spans
+
+
+async def test_without_traces_engines_are_told_of_none() -> None:
+    got: list[bool] = []
+
+    async def chat(request: web.Request) -> web.StreamResponse:
+        got.append("traceparent" in request.headers)
+        return web.json_response({"choices": []})
+
+    async with (
+        answering("/v1/chat/completions", chat) as port,
+        gateway_over(StubBackend(port)) as gateway,
+        client_of(gateway, traceparent=f"00-{TRACE}-{PARENT}-01") as client,
+        client.post("/v1/chat/completions", json=CHAT) as reply,
+    ):
+        assert reply.status == 200
+    assert got == [False]
 
 
 def test_spans_go_to_the_endpoint_that_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,11 @@ from terazi.policy.residency_messages import (
 from terazi.policy.residency_state import Limits, Residence
 
 MODELS = ["a", "b", "c", "d"]
-#: Longer than any wait may be here: three models ahead, each with its stay, its batch, its load and its lag.
-BOUND_S = 300.0
+#: Longer than any wait for a turn may be here: three models ahead, each with its stay, its batch, its load and its
+#: lag; and the longest pause of one that had failed. A queue that is longer than a turn waits for several of them.
+BOUND_S = 900.0
+#: Swaps take less time than what is served between them, since who was loaded stays for twice its load.
+SWAPS = 2.0
 
 
 class Residency(RuleBasedStateMachine):
@@ -94,7 +97,7 @@ class Residency(RuleBasedStateMachine):
         world = getattr(self, "world", None)
         if world is None:
             return
-        world.run(world.now + BOUND_S + 600)  # cool-downs included
+        world.run(world.now + BOUND_S + SWAPS * sum(r.seconds for queue in world.queues.values() for r in queue))
         waiting = {model: queue for model, queue in world.queues.items() if queue}
         assert not waiting, f"stranded: {waiting}"
         if not self.failed:

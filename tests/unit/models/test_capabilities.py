@@ -28,4 +28,7 @@ def test_by_header(metadata: dict[str, object], architecture: str, expected: tup
 
 
 def test_a_projector_gives_eyes() -> None:
-    assert capabilities({}, "gemma3", projector=True) == ("completion", "vision")
+    assert capabilities({}, "gemma3", projector={"clip.has_vision_encoder": True}) == ("completion", "vision")
+    both = {"clip.has_vision_encoder": True, "clip.has_audio_encoder": True}
+    assert capabilities({}, "gemma3n", projector=both) == ("completion", "vision", "audio")
+    assert capabilities({}, "gemma3", projector={"clip.has_vision_encoder": False}) == ("completion",)

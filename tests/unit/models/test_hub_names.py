@@ -3,7 +3,15 @@
 import pytest
 
 from terazi.errors import UsageError
-from terazi.models.hub import HubReference, choose_gguf, choose_projector, parse_page, parse_reference, quants
+from terazi.models.hub import (
+    HubReference,
+    choose_gguf,
+    choose_projector,
+    parse_page,
+    parse_reference,
+    projector_beside,
+    quants,
+)
 
 
 @pytest.mark.parametrize(
@@ -84,3 +92,26 @@ def test_choice_of_a_projector() -> None:
 
 def test_quants_on_offer() -> None:
     assert quants(NAMES) == ("BF16", "IQ2_XXS", "Q4_K_M", "Q8_0", "Q5_K_S")
+
+
+@pytest.mark.parametrize(
+    ("others", "model", "projector"),
+    [
+        # names as repositories have them: unsloth, ggml-org, Google, bartowski, Qwen
+        (["mmproj-F16.gguf", "mmproj-F32.gguf"], "gemma-3-4b-it-UD-Q4_K_XL.gguf", "mmproj-F16.gguf"),
+        (["mmproj-gemma-3-4b-it-f16.gguf"], "gemma-3-4b-it-Q4_K_M.gguf", "mmproj-gemma-3-4b-it-f16.gguf"),
+        (["mmproj-model-f16-4B.gguf"], "gemma-3-4b-it-q4_0.gguf", "mmproj-model-f16-4B.gguf"),
+        (["mmproj-Qwen_Qwen3-VL-8B-Instruct-bf16.gguf"], "Qwen_Qwen3-VL-8B-Instruct-Q6_K.gguf",
+         "mmproj-Qwen_Qwen3-VL-8B-Instruct-bf16.gguf"),
+        (["Qwen2-VL-7B-mmproj-Q8_0.gguf", "mmproj-Qwen2-VL-7B-F16.gguf"], "Qwen2-VL-7B-Q8_0.gguf",
+         "Qwen2-VL-7B-mmproj-Q8_0.gguf"),
+        (["mmproj-BF16.gguf"], "M-BF16-00001-of-00002.gguf", "mmproj-BF16.gguf"),
+        # another model's, and one that could be either's
+        (["mmproj-gemma-3-12b-it-f16.gguf"], "gemma-3-4b-it-Q4_K_M.gguf", None),
+        (["mmproj-F16.gguf", "Llama-3.1-8B-Q4_K_M.gguf"], "gemma-3-4b-it-Q4_K_M.gguf", None),
+        (["mmproj-F16.gguf", "gemma-3-4b-it-Q8_0.gguf"], "gemma-3-4b-it-Q4_K_M.gguf", "mmproj-F16.gguf"),
+        ([], "gemma-3-4b-it-Q4_K_M.gguf", None),
+    ],
+)  # fmt: skip
+def test_the_projector_beside_a_file(others: list[str], model: str, projector: str | None) -> None:
+    assert projector_beside([*others, model], model) == projector

@@ -303,6 +303,7 @@ def test_what_loaded_elsewhere_than_planned_never_serves_and_is_not_loaded_again
     assert play.state.phase is Phase.FAILED
     assert play.state.ended
     assert play.state.reason == "it is in RAM"
+    assert play.said(Announce)[-1] == Announce(phase=Phase.FAILED, reason="it is in RAM"), "that it is over is news"
 
 
 def test_what_lost_its_accelerator_later_is_tried_again_for_a_while() -> None:

@@ -252,6 +252,30 @@ def test_a_higher_priority_does_not_wait_for_the_bound() -> None:
     assert said(world, Close) == [(10.0, "low")]
 
 
+def test_a_long_queue_of_old_requests_does_not_take_every_turn() -> None:
+    """What is left of a's queue is older than b's requests: a went for b, and was loaded again before it."""
+    world = two()
+    for _ in range(30):
+        world.ask("a", 8)
+    world.run(1)
+    world.ask("b", 1)
+    world.run(300)
+    turns = [unit for _, unit in said(world, Load)]
+    assert turns == ["a", "b", "a"]
+    assert len(world.served) == 31
+
+
+def test_a_higher_priority_waits_for_the_stay_that_pays_for_a_load() -> None:
+    world = World({"RAM": 100}, Limits(min_stay_s=5, batch_s=100))
+    world.know("low", "low", RAM, 20.0)
+    world.know("high", "high", RAM, 1.0, priority=5)
+    world.ask("low", 200)
+    world.run(1)
+    world.ask("high", 1)
+    world.run(300)
+    assert said(world, Close) == [(60.0, "low")], "ready at 20, and twice that long in use"
+
+
 def test_a_closed_model_opens_when_it_is_loaded_by_hand() -> None:
     world = two()
     world.engines["a"].failing = [UnitFailed(unit="a", reason="broken")]

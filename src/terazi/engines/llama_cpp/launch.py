@@ -5,6 +5,7 @@ import re
 from terazi.engines.base import Expectation, LaunchSpec
 from terazi.engines.llama_cpp.arguments import FIT_OFF, Flag, memory_flags
 from terazi.engines.llama_cpp.binary import UPDATE_HINT, Binary
+from terazi.engines.llama_cpp.reconcile import UNPRINTED
 from terazi.errors import EngineError
 from terazi.memory.bill import Term
 from terazi.memory.settings import llama_cpp_settings
@@ -35,6 +36,8 @@ def launch_spec(
     model_path: str,
     model_name: str,
     threads: int | None = None,
+    slot_dir: str | None = None,
+    projector_path: str | None = None,
 ) -> LaunchSpec:
     """The process that carries out *plan*.
 
@@ -47,6 +50,8 @@ def launch_spec(
         model_path: the first (or only) file.
         model_name: the id that clients use.
         threads: CPU threads; None lets the engine choose.
+        slot_dir: a folder in which it may write down what its slots hold; None if it shall not.
+        projector_path: of the projector that the plan counts.
 
     Raises:
         EngineError: if *binary* lacks a flag that the plan needs.
@@ -58,8 +63,9 @@ def launch_spec(
         Flag(names=("--alias", "-a"), value=_alias(model_name)),
         Flag(names=("--host",), value="127.0.0.1"),
         Flag(names=("--port",), value=str(port)),
+        *(() if projector_path is None else (Flag(names=("--mmproj", "-mm"), value=projector_path),)),
     )
-    for flag in (*own, *memory_flags(settings), FIT_OFF, *_service_flags(spec, threads)):
+    for flag in (*own, *memory_flags(settings), FIT_OFF, *_service_flags(spec, threads), *_slot_flags(slot_dir)):
         name = binary.spelling(*flag.names)
         if name is not None:
             argv += [name] if flag.value is None else [name, flag.value]
@@ -113,11 +119,23 @@ def _service_flags(spec: ModelSpec, threads: int | None) -> tuple[Flag, ...]:
     return tuple(flags)
 
 
+def _slot_flags(slot_dir: str | None) -> tuple[Flag, ...]:
+    """Slots keep their prompts when others work: else only the last one that was used could be written down."""
+    if slot_dir is None:
+        return ()
+    return (
+        Flag(names=("--slot-save-path",), value=f"{slot_dir}/", needed=False, why="prompts can't be kept"),
+        Flag(names=("--no-cache-idle-slots",), needed=False, why="only the last prompt can be kept"),
+    )
+
+
 def _expectations(plan: Plan) -> tuple[Expectation, ...]:
     """What the log should say, a term and device at a time; what a driver takes isn't in llama.cpp's log."""
     sums: dict[tuple[str, str], int] = {}
     for line in (*plan.bill.lines, *plan.bill.page_cache):
         overhead = line.term is Term.OVERHEAD
+        if line.formula in UNPRINTED:
+            continue
         if overhead and line.formula != "output-buffer":
             continue
         term = "output" if overhead else line.term.value

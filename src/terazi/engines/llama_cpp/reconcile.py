@@ -23,7 +23,7 @@ _TERMS = ("weights", "kv", "state", "compute", "output")
 #: What is loaded beside the model, by the log's term: the bill's term, and its kind.
 _BESIDE = {"adapter": ("weights", "adapter"), "encoder": ("compute", "encoder")}
 #: Buffers that the engine makes without printing their size.
-_UNPRINTED = frozenset({"weights.projector", "weights.vector"})
+UNPRINTED = frozenset({"weights.projector", "weights.vector"})
 #: A mapping is one buffer in the log, and these are the lines of one.
 _MAPPED = frozenset({"weights.plain", "weights.mapped-gaps", "weights.lazy"})
 
@@ -66,7 +66,7 @@ def _planned(bill: Bill) -> Iterable[tuple[_Group, tuple[tuple[str, int], ...], 
         part, bound = (line_label(line), line.bytes), line.basis is LineBasis.UPPER_BOUND
         if line.term is Term.OVERHEAD and line.formula != OUTPUT_FORMULA:
             continue
-        if line.formula in _UNPRINTED:
+        if line.formula in UNPRINTED:
             continue
         if line.formula in _MAPPED:
             mapped.setdefault((line.device, line.part), []).append(part)

@@ -1,6 +1,7 @@
 """What stands behind all connections: the gate, the hot paths, and the way to aiohttp for all else."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -16,12 +17,15 @@ from terazi.gateway.front.sink import HttpSink
 from terazi.gateway.metrics import CLIENT_GONE
 from terazi.gateway.wire.errors import Api, Fault, WireError, server_error, shutting_down
 from terazi.gateway.wire.modalities import check_modalities
+from terazi.gateway.wire.ollama_request import with_defaults
 from terazi.gateway.wire.openai import read_envelope
 
 _log = logging.getLogger(__name__)
 
 #: POSTs whose body goes to the engine as it came, under the same path.
 HOT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
+#: Those of them for which a created name has defaults.
+_WITH_DEFAULTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
 _SWEEP_S: Final = 1.0
 
 
@@ -107,16 +111,21 @@ class Front:
         return None
 
     def _answer(self, connection: Connection, head: RequestHead, body: bytes) -> Pending:
-        desk, tab = self._desk, Tab()
+        desk, tab = self._desk, Tab(caller=head.caller)
         try:
             envelope = read_envelope(body)
             card = desk.find(envelope.model, tab).card
-            check_modalities(envelope.fields, card)
+            fields = envelope.fields
+            preset = desk.defaults(envelope.model)
+            if preset is not None and head.path in _WITH_DEFAULTS:
+                fields = with_defaults(fields, preset)
+                body = json.dumps(fields).encode()
+            check_modalities(fields, card)
             call = make_call(
                 api=Api.OPENAI,
                 path=head.path,
                 body=body,
-                fields=envelope.fields,
+                fields=fields,
                 model=card.id,
                 stream=envelope.stream,
                 caller=head.caller,

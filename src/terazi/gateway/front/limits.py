@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from terazi.gateway.desk import STALL_S
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -23,6 +25,6 @@ class Limits:
     idle_s: float = 300.0
     body_s: float = 20.0
     body_bytes_per_s: float = 4096.0
-    stall_s: float = 300.0
+    stall_s: float = STALL_S
     linger_s: float = 2.0
     ahead_bytes: int = 64 * 1024

@@ -105,6 +105,22 @@ def with_preset(body: G, preset: Preset) -> G:
     return body.model_copy(update=update)
 
 
+def with_defaults(fields: Mapping[str, object], preset: Preset) -> dict[str, object]:
+    """The same for a request in OpenAI's shape: a chat, or the completion of a prompt."""
+    defaults = _sampling(Options.model_validate(preset.parameters))
+    if fields.get("max_completion_tokens") is not None:
+        defaults.pop("max_tokens", None)
+    asked = {**defaults, **{name: v for name, v in fields.items() if v is not None or name not in defaults}}
+    messages = fields.get("messages")
+    if isinstance(messages, list) and messages:
+        told = _messages([Message.model_validate(message) for message in preset.messages])
+        roles = {message.get("role") for message in (*told, *messages) if isinstance(message, dict)}
+        if preset.system and not roles & {"system", "developer"}:
+            told.insert(0, {"role": "system", "content": preset.system})
+        asked["messages"] = [*told, *messages]
+    return asked
+
+
 def without_oldest(fields: Mapping[str, object], drop: int) -> dict[str, object] | None:
     """A chat without its *drop* oldest messages: system messages and the last one stay, and no tool result stays
     without its call. None if there aren't so many.

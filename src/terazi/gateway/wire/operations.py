@@ -179,6 +179,8 @@ OPERATIONS: Final = (
     Operation(key="engineChange", method="POST", path="/slots/{id}", api=Api.OPENAI, summary="Not offered"),
     # Terazi
     _get("document", "/openapi.json", Api.OWN, "This document"),
-    _get("health", "/healthz", Api.OWN, "200 once a model answers; the state of each", public=True),
+    _get(
+        "health", "/healthz", Api.OWN, "200 once a model answers; the state of each, for who has a key", public=True
+    ),
     _get("metrics", "/metrics", Api.OWN, "Figures for Prometheus", gives="text/plain"),
 )

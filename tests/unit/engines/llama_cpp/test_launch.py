@@ -172,6 +172,24 @@ def test_flag_that_is_only_nice_is_left_out_with_a_reason() -> None:
     assert "--no-webui" in launched(LlamaCppSettings(), binary=older)
 
 
+def test_a_projector_is_named_and_its_weights_are_not_expected_in_the_log() -> None:
+    eyes = plan(
+        LlamaCppSettings(),
+        line(Term.WEIGHTS, "CUDA0", 5, "weights.plain"),
+        line(Term.WEIGHTS, "CUDA0", 900, "weights.projector"),
+    )
+    spec = launch_spec(
+        eyes, SPEC, BINARY, port=1, api_key="k", model_path="/m", model_name="m", projector_path="/mmproj-m.gguf"
+    )
+    argv = list(spec.argv)
+    assert argv[argv.index("--mmproj") + 1] == "/mmproj-m.gguf"
+    # llama-server prints no size of them (b11434): else a good engine would look as if a card were missing
+    assert [(entry.device, entry.bytes) for entry in spec.expectations] == [("CUDA0", 5)]
+    blind = replace(BINARY, flags=BINARY.flags - {"--mmproj", "-mm"})
+    with pytest.raises(EngineError, match="--mmproj"):
+        launch_spec(eyes, SPEC, blind, port=1, api_key="k", model_path="/m", model_name="m", projector_path="/p")
+
+
 def test_embedding_model_is_probed_for_a_vector() -> None:
     spec = launch_spec(
         plan(LlamaCppSettings(embedding=True)), SPEC, BINARY, port=1, api_key="k", model_path="/m", model_name="m"
