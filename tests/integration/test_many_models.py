@@ -17,8 +17,11 @@ from demo_files import smollm2
 from live_service import home_in, serving
 from offline_optimum import optimum
 from running import REPO, Up, engines_of, ps, terazi, up
+from terazi.errors import ServiceError
 from terazi.policy.scale import Terms
 from terazi.service import scaling
+from terazi.service.beacon import find
+from terazi.service.client import ServiceClient
 
 ENGINE = REPO / "tests" / "fakes" / "engine.py"
 FAKE = {"TERAZI_LLAMA_SERVER": str(ENGINE)}
@@ -136,6 +139,25 @@ async def test_a_clients_keep_alive_holds_until_the_model_is_unloaded(
         model = (await home.ps())["kept"]
         assert (model["state"], model["idle_s"]) == ("ready", 3600)
         assert len(home.starts()) == 2
+
+
+def test_whoever_waits_for_a_load_is_told_that_the_model_is_served_no_more(tmp_path: Path) -> None:
+    cold = "replicas = {min = 0}"
+    configure(tmp_path, f"slow: {cold}", f"other: {cold}")
+    with up(tmp_path, **FAKE, FAKE_ENGINE_FLAGS="--fake-load-s 30") as running:
+        running.url()
+
+        async def waits() -> None:
+            async with ServiceClient(find(tmp_path / "services")) as client:
+                loading = asyncio.create_task(client.load("slow"))
+                await asyncio.sleep(0.5)
+                configure(tmp_path, f"other: {cold}")
+                assert "slow is served no more" in await client.reload()
+                with pytest.raises(ServiceError, match="not served any more"):
+                    await asyncio.wait_for(loading, 5)
+
+        asyncio.run(waits())
+        assert running.end() == 0
 
 
 def test_a_model_that_cannot_be_loaded_says_when_it_is_tried_again(tmp_path: Path) -> None:
