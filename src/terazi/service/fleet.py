@@ -187,7 +187,6 @@ class Fleet:
         if self.residence(slot) is None:
             self._dispose(slot)
         elif model is not None:
-            model.asked_idle = None  # what a client asked for was for this stay
             self.tell(model.known(slot))
 
     def model_of(self, slot: Slot) -> FleetModel | None:
@@ -335,6 +334,8 @@ class Fleet:
             case Unload(unit=unit, reason=reason):
                 _log.info("%s is unloaded: %s", unit, reason)
                 self._counts.unloaded(self._slots[unit].planned.name, reason)
+                if (model := self.model_of(self._slots[unit])) is not None:
+                    model.asked_idle = None  # that was for this stay; who asks from now on means the next one
                 self.open(self._slots[unit], open_=False)
                 self.begin(self._engines.unload(self._slots[unit]))
             case Close(unit=unit, reason=reason):
