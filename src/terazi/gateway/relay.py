@@ -141,7 +141,8 @@ class Relay(Tap):
             seam: goes out before the first of them.
             on_first: called once when the attempt brings anything of an answer.
         """
-        self._reset()
+        if self._future is not None:  # there was one before
+            self._reset()
         self._hold = hold
         self._stitcher = stitcher
         self._seam = seam
