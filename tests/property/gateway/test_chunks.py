@@ -47,7 +47,7 @@ class Asker:
         self.ends.append("reusable" if reusable else "complete")
         self.over = True
 
-    def broke(self, reason: str, *, silent: bool) -> None:  # noqa: ARG002 - as Listener has it
+    def broke(self, reason: str, *, silent: bool) -> None:
         """As ``Listener`` has it."""
         self.ends.append(reason)
         self.over = True
