@@ -6,15 +6,20 @@ import random
 import re
 import sys
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import aiohttp
+import pytest
 
-from deadline import until
+from deadline import until, until_async
 from demo_files import smollm2
+from live_service import home_in, serving
 from offline_optimum import optimum
-from running import REPO, Up, engines_of, terazi, up
+from running import REPO, Up, engines_of, ps, terazi, up
+from terazi.errors import ServiceError
+from terazi.policy.scale import Terms
+from terazi.service import scaling
 from terazi.service.beacon import find
 from terazi.service.client import ServiceClient
 
@@ -34,16 +39,6 @@ def configure(home: Path, *models: str, memory: str = "", rest: str = "") -> Non
         settings = "" if "settings" in more else SETTINGS
         parts.append(f'[[models]]\nname = "{name}"\nsource = "{link}"\n{settings}\n{more.strip()}')
     (home / "terazi.toml").write_text("\n".join(parts))
-
-
-def ps(home: Path) -> dict[str, Any]:
-    """As ``terazi ps --json``, without the price of a process."""
-
-    async def asked() -> dict[str, Any]:
-        async with ServiceClient(find(home / "services")) as client:
-            return await client.snapshot()
-
-    return asyncio.run(asked())
 
 
 def states(home: Path) -> dict[str, str]:
@@ -70,7 +65,7 @@ def one_unit(home: Path) -> int:
 
 def test_three_models_share_room_for_two_and_no_request_is_lost(tmp_path: Path) -> None:
     need = one_unit(tmp_path)
-    memory = f"budget = {{RAM = {2 * need + need // 2}}}\nmin_stay_s = 1.5\nbatch_s = 4"
+    memory = f"budget = {{RAM = {2 * need + need // 2}}}\nmin_stay_s = 1\nbatch_s = 2.5"
     configure(tmp_path, "a", "b", "c", memory=memory)
     names, chance = ["a", "b", "c"], random.Random(5)  # noqa: S311 - a test's
     flags = {"FAKE_ENGINE_FLAGS": "--fake-token-delay-s 0.01 --fake-load-s 0.2"}
@@ -83,11 +78,11 @@ def test_three_models_share_room_for_two_and_no_request_is_lost(tmp_path: Path) 
             answers: list[asyncio.Task[tuple[int, str]]] = []
             order: list[str] = []
             async with aiohttp.ClientSession(base_url=url) as session:
-                for _ in range(40):
+                for _ in range(28):
                     order.append(chance.choice(names))
                     answers.append(asyncio.create_task(ask(session, order[-1], tokens=chance.randint(4, 30))))
                     most = max(most, len(engines_of(tmp_path)))
-                    await asyncio.sleep(chance.expovariate(4))
+                    await asyncio.sleep(chance.expovariate(6))
                 return [(name, (await answer)[0]) for name, answer in zip(order, answers, strict=True)]
 
         answered = asyncio.run(traffic())
@@ -129,51 +124,39 @@ def test_a_pinned_model_stays_and_an_idle_one_goes(tmp_path: Path) -> None:
         assert running.end() == 0
 
 
-def test_a_clients_keep_alive_holds_until_the_model_is_unloaded(tmp_path: Path) -> None:
+async def test_a_clients_keep_alive_holds_until_the_model_is_unloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As ``ollama stop`` does it; else each later request would load the model, and lose it again."""
-    configure(tmp_path, "kept: idle_s = '1h'")
-    with up(tmp_path, **FAKE) as running:
-        url = running.url()
-
-        async def stop_it() -> None:
-            asked = {"model": "kept", "keep_alive": 0}
-            async with (
-                aiohttp.ClientSession(base_url=url) as session,
-                session.post("/api/generate", json=asked) as reply,
-            ):
-                assert (await reply.json())["done_reason"] == "unload"
-
-        async def again() -> tuple[int, str]:
-            async with aiohttp.ClientSession(base_url=url) as session:
-                return await ask(session, "kept")
-
-        until(lambda: states(tmp_path) == {"kept": "ready"})
-        asyncio.run(stop_it())
-        until(lambda: states(tmp_path) == {"kept": "cold"})
-        assert asyncio.run(again())[0] == 200
-        (model,) = ps(tmp_path)["models"]
+    home = home_in(tmp_path, monkeypatch)
+    home.models = {"kept": "idle_s = '1h'"}
+    async with serving(home):
+        await home.until_states(kept="ready")
+        async with home.session.post("/api/generate", json={"model": "kept", "keep_alive": 0}) as reply:
+            assert (await reply.json())["done_reason"] == "unload"
+        await home.until_states(kept="cold")
+        assert (await home.ask("kept")).whole
+        model = (await home.ps())["kept"]
         assert (model["state"], model["idle_s"]) == ("ready", 3600)
-        assert running.end() == 0
-    assert sum("is unloaded" in line for line in [*running.seen, *drained(running)]) == 1
+        assert len(home.starts()) == 2
 
 
-def test_a_load_goes_on_when_its_client_has_given_up(tmp_path: Path) -> None:
-    configure(tmp_path, "slow: replicas = {min = 0}")
-    with up(tmp_path, **FAKE, FAKE_ENGINE_FLAGS="--fake-load-s 2") as running:
-        url = running.url()
-        assert states(tmp_path) == {"slow": "cold"}
+def test_whoever_waits_for_a_load_is_told_that_the_model_is_served_no_more(tmp_path: Path) -> None:
+    cold = "replicas = {min = 0}"
+    configure(tmp_path, f"slow: {cold}", f"other: {cold}")
+    with up(tmp_path, **FAKE, FAKE_ENGINE_FLAGS="--fake-load-s 30") as running:
+        running.url()
 
-        async def impatient() -> None:
-            timeout = aiohttp.ClientTimeout(total=0.5)
-            async with aiohttp.ClientSession(base_url=url, timeout=timeout) as session:
-                try:
-                    await ask(session, "slow")
-                except TimeoutError:
-                    return
-                raise AssertionError("it was answered before it could have been loaded")
+        async def waits() -> None:
+            async with ServiceClient(find(tmp_path / "services")) as client:
+                loading = asyncio.create_task(client.load("slow"))
+                await asyncio.sleep(0.5)
+                configure(tmp_path, f"other: {cold}")
+                assert "slow is served no more" in await client.reload()
+                with pytest.raises(ServiceError, match="not served any more"):
+                    await asyncio.wait_for(loading, 5)
 
-        asyncio.run(impatient())
-        until(lambda: states(tmp_path) == {"slow": "ready"})
+        asyncio.run(waits())
         assert running.end() == 0
 
 
@@ -290,19 +273,17 @@ def test_keys_change_without_a_restart(tmp_path: Path) -> None:
     assert "secret-key" not in text
 
 
-def test_a_model_whose_requests_wait_gets_another_engine(tmp_path: Path) -> None:
-    configure(tmp_path, "a: settings = {context = 512, users = 1}\nreplicas = {min = 1, max = 2}")
-    with up(tmp_path, **FAKE, FAKE_ENGINE_FLAGS="--fake-token-delay-s 0.1 --fake-tokens 60") as running:
-        url = running.url()
-
-        async def crowd() -> list[int]:
-            async with aiohttp.ClientSession(base_url=url) as session:
-                return [
-                    status for status, _ in await asyncio.gather(*(ask(session, "a", tokens=60) for _ in "abcd"))
-                ]
-
-        assert asyncio.run(crowd()) == [200] * 4
-        (model,) = ps(tmp_path)["models"]
+async def test_a_model_whose_requests_wait_gets_another_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scaling, "Terms", partial(Terms, up_after_s=0.4))
+    home = home_in(tmp_path, monkeypatch)
+    home.models = {"a": "settings = {context = 512, users = 1}\nreplicas = {min = 1, max = 2}"}
+    home.faults("a", "--fake-token-delay-s 0.05")
+    async with serving(home):
+        said = await asyncio.gather(*(home.ask("a", tokens=30) for _ in "abcd"))
+        assert all(one.whole for one in said)
+        await until_async(lambda: len(home.starts()) == 2, 30)
+        await home.until_states(a="ready")
+        model = (await home.ps())["a"]
         assert [replica["state"] for replica in model["replicas"]] == ["ready", "ready"]
-        assert "2 engines" in terazi(tmp_path, "ps").stdout
-        assert running.end() == 0

@@ -39,6 +39,7 @@ GRACE_S: Final = 2.0
 #: Of a whole answer. A batch of 2,048 embeddings of 8,192 numbers has about 200 MB.
 MAX_WHOLE_BYTES: Final = 512 << 20
 _CONNECT_S: Final = 5.0
+_ADDRESSES_KEPT: Final = 256
 _FIRST_PAUSE_S: Final = 0.025
 _LONGEST_PAUSE_S: Final = 0.5
 
@@ -192,6 +193,8 @@ class Links:
             tls = parts.scheme == "https"
             port = parts.port or (443 if tls else 80)
             known = Address(parts.hostname or "", port, parts.path.rstrip("/"), tls)
+            if len(self._addresses) >= _ADDRESSES_KEPT:  # each start of an engine brings another port
+                self._addresses.clear()
             self._addresses[base_url] = known
         return known
 

@@ -231,7 +231,7 @@ class Seats:
                 context = self._contexts[call.model] = known or 0
         if context <= 0:
             return estimate_tokens(call.path, call.body, call.fields, None)
-        if len(call.body) > context and (least := fewest_tokens(call.body, call.fields)) > context:
+        if len(call.body) > context and (least := fewest_tokens(call.fields)) > context:
             message = f"the prompt has more than {least} tokens, and one request may have {context} here"
             raise WireError(fault_of(TurnAway(id=call.id, why=Why.TOO_LARGE, message=message)))
         return estimate_tokens(call.path, call.body, call.fields, context)

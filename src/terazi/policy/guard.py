@@ -63,7 +63,7 @@ def step(state: State, sample: Sample) -> tuple[State, tuple[Command, ...]]:
         throttled_since=throttled,
         oom_kills=state.oom_kills if sample.oom_kills is None else sample.oom_kills,
     )
-    if state.stage is not Stage.OPEN and _breaches(state, sample, state.stage, eased=True):
+    if state.stage is not Stage.OPEN and (killed or _breaches(state, sample, state.stage, eased=True)):
         state = replace(state, worst_at=now)
     if state.stage < Stage.SHRINKING:
         above = Stage(state.stage + 1)

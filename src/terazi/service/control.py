@@ -115,6 +115,8 @@ class ServiceControl:
         while found.state != READY:
             if found.closed is not None:
                 raise ServiceError(found.closed, hint="see: terazi ps, and terazi logs")
+            if fleet.models.get(found.name) is not found:
+                raise ServiceError(f"{found.name} is not served any more", hint="see: terazi ps")
             await fleet.changed.wait()
 
     async def reload(self) -> list[str]:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,8 @@ _log = logging.getLogger(__name__)
 #: For one slot's file, one way, and for the request that shows that it is used.
 _WITHIN_S: Final = 10.0
 _MOST_ANSWER: Final = 1024 * 1024
+#: What is kept for more than so many is dropped, the oldest first: settings change, and models go.
+_MOST_REPLICAS: Final = 32
 #: Stays free on the disk.
 _SPARE_BYTES: Final = 1024**3
 
@@ -98,7 +101,14 @@ class KeptPrompts:
                     self._drop(file)
         finally:
             await client.close()
+        self._forget(other for other in self._kept if other.startswith(f"{replica}@"))  # of other settings
         self._kept[name] = kept
+        self._forget(list(self._kept)[:-_MOST_REPLICAS])
+
+    def _forget(self, names: Iterable[str]) -> None:
+        for name in tuple(names):
+            for _, file, _ in self._kept.pop(name, ()):
+                self._drop(file)
 
     async def bring_back(self, replica: str, plan: Plan, *, base_url: str, api_key: str) -> None:
         """Have the engine that was just loaded read what was kept, and look whether it uses it."""

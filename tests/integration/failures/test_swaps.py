@@ -151,7 +151,7 @@ async def test_09_a_request_that_comes_while_the_idle_model_is_stopped_is_answer
 async def test_22_a_loaded_model_answers_while_a_large_one_loads(home: Home) -> None:
     """ollama#14578, ollama#5724: one queue for all models kept the loaded one's requests waiting for a load."""
     home.models = {"large": COLD, "small": ""}
-    home.faults("large", "--fake-load-s 2")
+    home.faults("large", "--fake-load-s 3")
     async with serving(home):
         first = home.asking("large")
         await home.until_states(large="loading")
@@ -199,7 +199,7 @@ async def test_23_another_num_ctx_does_not_load_the_model_again(home: Home, api:
 async def test_24_a_client_that_gives_up_does_not_stop_the_load_and_hears_of_it(home: Home) -> None:
     """cline#12839, ollama#7408: nothing came until it was loaded; when the client gave up, so did the load."""
     home.models = {"a": COLD}
-    home.faults("a", "--fake-load-s 1.5")
+    home.faults("a", "--fake-load-s 2.5")
     async with serving(home):
         body = {"model": "a", "messages": [{"role": "user", "content": "hi"}], "stream": True}
         heard = b""

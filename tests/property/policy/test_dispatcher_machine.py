@@ -380,4 +380,4 @@ class World(RuleBasedStateMachine):
 
 
 TestDispatcher = World.TestCase
-TestDispatcher.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+TestDispatcher.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)

@@ -1,6 +1,6 @@
 """The guard under any pressure: stages in order, no flapping, and always open again once it is over."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from terazi.policy.guard import State, step
@@ -50,6 +50,7 @@ def samples(draw: st.DrawFn) -> list[Sample]:
     return found
 
 
+@settings(max_examples=40, deadline=None)
 @given(looks=samples())
 def test_whatever_happens(looks: list[Sample]) -> None:
     state, stage, paused = State(terms=TERMS), Stage.OPEN, False

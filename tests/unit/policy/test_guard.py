@@ -150,6 +150,24 @@ def test_a_kill_for_want_of_memory_pauses_at_once() -> None:
     assert machine.kinds() == ["PauseAdmission"]
 
 
+def test_kills_alone_shed_what_is_idle_and_shrink_nobody() -> None:
+    machine = Machine()
+    for kills in range(1, 30):
+        machine.run(4, oom_kills=kills)
+    assert machine.state.stage is Stage.SHEDDING
+    assert machine.kinds() == ["PauseAdmission", "ShedIdle"]
+
+
+def test_a_card_that_is_slowed_again_meanwhile_stays_paused() -> None:
+    slow = Card(total_bytes=24 * GIB, throttled=True)
+    machine = Machine()
+    machine.run(30, cards={"CUDA0": slow})
+    for _ in range(10):  # never for long enough to pause for, and never clearly over
+        machine.run(4, cards={"CUDA0": replace(slow, throttled=False)})
+        machine.run(4, cards={"CUDA0": slow})
+    assert machine.kinds() == ["PauseAdmission"]
+
+
 def test_what_is_not_measured_says_nothing() -> None:
     state = State(terms=TERMS)
     for second in range(100):

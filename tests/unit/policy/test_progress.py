@@ -178,6 +178,40 @@ def test_requests_that_come_do_not_hide_that_none_is_finished(watch: Watch) -> N
         pytest.fail("new requests were taken for progress")
 
 
+def test_a_request_that_ends_is_a_sign_of_life(watch: Watch) -> None:
+    """Whole answers bring no bytes until they are there."""
+    for n in range(30, 0, -1):
+        assert watch.look(in_flight=n, answers=False).liveness is not Liveness.STUCK
+
+
+def test_a_stopped_process_is_not_saved_by_what_runs_beside_it(watch: Watch) -> None:
+    watch.look(in_flight=1)
+    assert watch.until_stuck(30, in_flight=1, answers=False, stopped=True, cpu=1.0) <= 18
+
+
+def test_work_that_is_not_seen_and_of_which_nothing_is_known_gets_four_times_the_silence(watch: Watch) -> None:
+    watch.look(in_flight=1)
+    assert 57 <= watch.until_stuck(90, in_flight=1, counters=(1.0,)) <= 66
+
+
+def test_activity_is_believed_for_four_times_what_a_slow_batch_may_take(watch: Watch) -> None:
+    watch.look(in_flight=1)
+    assert 315 <= watch.until_stuck(400, in_flight=1, cpu=1.0, expected_s=20.0, counters=(3.0,)) <= 326
+
+
+def test_an_idle_engine_that_answers_again_is_not_judged_by_one_token_that_failed(watch: Watch) -> None:
+    """Others' requests may have all its slots."""
+    watch.look()
+    while watch.verdict.ask is not Ask.GENERATE:
+        watch.look(answers=False)
+    assert watch.look(answered=True, token=False).liveness is not Liveness.STUCK
+
+
+def test_an_attached_engine_that_is_deaf_in_a_long_batch_gets_the_time_of_the_batch(watch: Watch) -> None:
+    watch.look(in_flight=1, cpu=None)
+    assert watch.until_stuck(120, in_flight=1, cpu=None, answers=False, expected_s=20.0) >= 80
+
+
 def test_what_is_expected_of_a_batch() -> None:
     assert expected_step_s(2048, 204.8) == pytest.approx(10)
     assert expected_step_s(2048, None) is None

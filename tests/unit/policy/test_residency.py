@@ -14,9 +14,11 @@ from terazi.policy.residency_messages import (
     OpenModel,
     PlanAgain,
     UnitFailed,
+    UnitForgotten,
     UnitKnown,
     UnitRestarting,
     Unload,
+    UnloadAsked,
 )
 from terazi.policy.residency_state import Limits, Residence
 
@@ -250,6 +252,22 @@ def test_a_higher_priority_does_not_wait_for_the_bound() -> None:
     world.ask("high", 1)
     world.run(10.5)
     assert said(world, Close) == [(10.0, "low")]
+
+
+def test_a_model_that_is_opened_again_is_not_loaded_later_for_those_who_came_in_then() -> None:
+    world = two()
+    world.ask("a", 60)
+    world.run(5)
+    world.ask("b", 1)
+    world.run(16)
+    world.ask("a", 1)  # a is closed, so this one waits
+    world.tell(UnitForgotten(unit="b"))
+    assert said(world, Open) == [(16.0, "a")]
+    world.run(100)
+    assert len(world.served) == 2
+    world.tell(UnloadAsked(unit="a", reason="asked"))
+    world.run(200)
+    assert said(world, Load) == [(0.0, "a")]
 
 
 def test_a_long_queue_of_old_requests_does_not_take_every_turn() -> None:

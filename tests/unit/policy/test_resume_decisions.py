@@ -16,6 +16,7 @@ from terazi.policy.resume import (
     Quarantine,
     Replay,
     RunAgain,
+    Setbacks,
     Strikes,
     Told,
     binds,
@@ -171,3 +172,43 @@ def test_quarantine_forgets() -> None:
     assert quarantine.holds(b"b", 12) is None
     assert quarantine.holds(b"c", 12) is not None
     assert (quarantine.holds(b"c", 15), len(quarantine)) == (None, 0)
+
+
+def test_quarantine_drops_the_one_that_was_seen_longest_ago() -> None:
+    quarantine = Quarantine(for_s=100, limit=2)
+    for at, digest in enumerate((b"a", b"b", b"a", b"c")):
+        quarantine.put(digest, float(at))
+    assert quarantine.holds(b"a", 4.0) == 98
+    assert quarantine.holds(b"b", 4.0) is None
+
+
+def test_a_part_of_a_tool_call_is_never_continued_nor_replayed() -> None:
+    for fields in (TOOLS, {**TOOLS, "seed": 7, "temperature": 1}):
+        shape = shape_of(CHAT, {**HELLO, **fields}, stream=True)
+        assert isinstance(next_step(shape, Told(begun=True, tool_calls=True), LLAMA_CPP), GiveUp)
+
+
+def test_engines_that_bring_next_to_nothing_are_enough_after_six() -> None:
+    setbacks = Setbacks()
+    for n in range(1, 6):
+        setbacks.broke(pieces=3 * n, from_outside=False)
+    assert setbacks.enough is None
+    setbacks.broke(pieces=18, from_outside=False)
+    assert setbacks.enough is not None
+
+
+def test_one_good_stretch_forgives_the_meagre_ones_before() -> None:
+    setbacks, pieces = Setbacks(), 0
+    for gained in (0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0):
+        pieces += gained
+        setbacks.broke(pieces=pieces, from_outside=False)
+    assert setbacks.enough is None
+
+
+def test_ends_from_outside_are_not_called_meagre() -> None:
+    setbacks = Setbacks()
+    for _ in range(Setbacks.LIMIT - 1):
+        setbacks.broke(pieces=0, from_outside=True)
+    assert setbacks.enough is None
+    setbacks.broke(pieces=0, from_outside=True)
+    assert setbacks.enough is not None

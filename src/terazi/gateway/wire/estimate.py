@@ -55,9 +55,13 @@ def estimate_tokens(path: str, body: bytes, fields: Mapping[str, Any], context: 
     return tokens + output if context is None else max(1, min(tokens + output, context))
 
 
-def fewest_tokens(body: bytes, fields: Mapping[str, Any]) -> int:
-    """Tokens that the prompt has at the very least: above the context, no engine has to be asked."""
-    return _prompt_bytes(body, fields)[0] // _MOST_BYTES_PER_TOKEN
+def fewest_tokens(fields: Mapping[str, Any]) -> int:
+    """Tokens that its longest prompt has at the very least: above the context, no engine has to be asked.
+
+    A request for embeddings or a ranking has many prompts, each with the whole context to itself. What else is in
+    it (a schema, a table of biases, fields that nobody knows) makes no prompt longer.
+    """
+    return max(map(_fewest, _prompts(fields)), default=0)
 
 
 def leading_blocks(fields: Mapping[str, Any]) -> tuple[int, ...]:
@@ -81,6 +85,31 @@ def leading_blocks(fields: Mapping[str, Any]) -> tuple[int, ...]:
         seen = hash((seen, text[start : start + BLOCK_CHARS]))
         blocks.append(seen)
     return tuple(blocks)
+
+
+def _prompts(fields: Mapping[str, Any]) -> Iterator[object]:
+    messages = [message for message in _list(fields.get("messages")) if isinstance(message, dict)]
+    yield [text for message in messages for text in _texts(message)]
+    for name in ("prompt", "input", "content", "documents"):
+        held = fields.get(name)
+        if isinstance(held, list) and held and not isinstance(held[0], int):
+            yield from held
+        else:  # one text, or one list of token ids
+            yield held
+
+
+def _texts(message: dict[str, Any]) -> Iterator[str]:
+    content = message.get("content")
+    for part in content if isinstance(content, list) else (content,):
+        text = part.get("text") if isinstance(part, dict) else part
+        if isinstance(text, str):
+            yield text
+
+
+def _fewest(prompt: object) -> int:
+    parts = prompt if isinstance(prompt, list) else (prompt,)
+    characters = sum(len(part) for part in parts if isinstance(part, str))
+    return characters // _MOST_BYTES_PER_TOKEN + sum(isinstance(part, int) for part in parts)
 
 
 def _prompt_bytes(body: bytes, fields: Mapping[str, Any]) -> tuple[int, int]:

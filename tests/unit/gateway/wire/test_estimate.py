@@ -49,7 +49,7 @@ def test_a_picture_counts_by_its_kind_and_not_by_its_bytes() -> None:
         "max_tokens": 10,
     }
     assert 1024 <= tokens(fields) < 1024 + 200
-    assert fewest_tokens(json.dumps(fields).encode(), fields) < 50
+    assert fewest_tokens(fields) < 50
 
 
 @given(st.text(min_size=0, max_size=400), st.integers(0, 5000), st.integers(1, 10_000))
@@ -57,8 +57,25 @@ def test_it_is_positive_within_the_context_and_grows_with_the_bound(text: str, b
     few = tokens(chat(text, max_tokens=bound), context=context)
     more = tokens(chat(text, max_tokens=bound + 100), context=context)
     assert 1 <= few <= more <= context
-    body = json.dumps(chat(text)).encode()
-    assert fewest_tokens(body, chat(text)) <= len(body) // 64
+    assert fewest_tokens(chat(text)) <= len(json.dumps(chat(text))) // 64
+
+
+@pytest.mark.parametrize(
+    ("fields", "least"),
+    [
+        ({"input": ["x" * 6400] * 500}, 100),  # each has the context to itself
+        ({"input": "x" * 64_000}, 1000),
+        ({"input": [7] * 900}, 900),
+        ({"input": [[7] * 900, [7] * 30]}, 900),
+        ({"query": "q", "documents": ["x" * 640] * 1000}, 10),
+        (chat("x" * 6400, response_format={"schema": "y" * 10**6}, logit_bias={"1": 2}), 100),
+        ({"messages": [{"content": [{"type": "text", "text": "x" * 6400}]}, {"content": "x" * 6400}]}, 200),
+    ],
+)
+def test_a_prompt_is_too_long_by_itself_and_not_by_what_comes_with_it(
+    fields: dict[str, object], least: int
+) -> None:
+    assert fewest_tokens(fields) == least
 
 
 HOSTILE = [
@@ -75,7 +92,7 @@ HOSTILE = [
 def test_shapes_that_nobody_expects_are_estimated_all_the_same(fields: dict[str, object]) -> None:
     body = json.dumps(fields).encode() + b" data:x;base64,"
     assert estimate_tokens(CHAT, body, fields, 4096) >= 1
-    assert fewest_tokens(body, fields) >= 0
+    assert fewest_tokens(fields) >= 0
     assert isinstance(leading_blocks(fields), tuple)
 
 
