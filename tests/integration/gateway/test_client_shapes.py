@@ -56,9 +56,9 @@ async def served(*flags: str) -> AsyncIterator[aiohttp.ClientSession]:
 
 def events(text: str) -> list[dict[str, Any]]:
     """As OpenAI's clients read a stream: every ``data:`` line up to ``[DONE]``, which must be there."""
-    datas = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
-    assert datas[-1] == "[DONE]"
-    return [json.loads(data) for data in datas[:-1]]
+    told = [line[6:] for line in text.splitlines() if line.startswith("data: ")]
+    assert told[-1] == "[DONE]"
+    return [json.loads(data) for data in told[:-1]]
 
 
 def named(text: str) -> list[tuple[str, dict[str, Any]]]:

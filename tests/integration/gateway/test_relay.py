@@ -296,3 +296,16 @@ async def test_a_silent_stream_is_heard_of() -> None:
         while attempt.client.body.count(b": waiting") < 2:  # noqa: ASYNC110 - a clock makes it true
             await asyncio.sleep(0.01)
     attempt.relay.close()
+
+
+async def test_a_client_that_reads_nothing_gets_no_signs_of_life_on_top() -> None:
+    attempt = Attempt()
+    attempt.relay.beat(0.01)
+    attempt.relay.pause()
+    await asyncio.sleep(0.1)
+    assert attempt.client.body == b""
+    attempt.relay.go_on()
+    async with asyncio.timeout(5):
+        while b": waiting" not in attempt.client.body:  # noqa: ASYNC110 - a clock makes it true
+            await asyncio.sleep(0.01)
+    attempt.relay.close()

@@ -2,15 +2,23 @@
 
 import asyncio
 import random
+from dataclasses import replace
 
 import pytest
 
-from seats_bench import Models, NamedModel, Wants, call, opened
+from seats_bench import Models, NamedModel, Wants, call, card, opened
 from terazi.gateway.call import Caller
 from terazi.gateway.figures import Family
 from terazi.gateway.seats import Seats
 from terazi.gateway.wire.errors import WireError
-from terazi.policy.dispatch_messages import AdmissionPaused, AdmissionResumed, ModelClosed, ModelOpened, WantModel
+from terazi.policy.dispatch_messages import (
+    AdmissionPaused,
+    AdmissionResumed,
+    ModelClosed,
+    ModelOpened,
+    ReplicaGone,
+    WantModel,
+)
 
 
 def seats_of(*models: NamedModel, keeper: Wants | None = None) -> Seats:
@@ -159,6 +167,46 @@ async def test_a_prompt_that_no_context_holds_is_refused_before_anything_is_load
     assert "512" in fault.message
     assert not keeper.heard
     assert seats.enter(call(content="x" * 20_000)).position == 1, "may be few tokens; the engine counts"
+
+
+async def test_a_model_that_came_back_with_a_longer_context_takes_longer_prompts() -> None:
+    model = NamedModel("m", context=512)
+    seats = seats_of(model)
+    with pytest.raises(WireError):
+        seats.enter(call(content="x" * 80_000))
+    model.card = card("m", context=131_072)
+    opened(seats, "m#1")
+    assert seats.enter(call(content="x" * 80_000)).backend is not None
+
+
+async def test_a_key_for_other_models_gets_no_place() -> None:
+    seats = seats_of(NamedModel("m"), NamedModel("n"))
+    opened(seats, "m#1")
+    with pytest.raises(WireError) as caught:
+        seats.enter(call(caller=Caller(name="ann", models=frozenset({"n"}))))
+    assert (caught.value.fault.status, caught.value.fault.code) == (403, "model_not_allowed")
+    assert seats.survey().lines[0].waiting == 0
+
+
+async def test_a_call_of_higher_priority_goes_first() -> None:
+    seats = seats_of(NamedModel("m"))
+    opened(seats, "m#1")
+    first, second = seats.enter(call()), seats.enter(call(who="bob"))
+    urgent = seats.enter(replace(call(who="bob"), priority=1))
+    assert (urgent.position, second.position) == (1, 2)
+    first.leave(1)
+    assert urgent.backend is not None
+
+
+async def test_a_replica_that_is_gone_is_not_found_by_its_name() -> None:
+    model = NamedModel("m")
+    seats = seats_of(model)
+    opened(seats, "m#1")
+    model.engines = ()
+    seats.tell(ReplicaGone(replica="m#1"))
+    with pytest.raises(LookupError):
+        opened(seats, "m#1")
+    assert seats.enter(call()).backend is None
 
 
 async def test_a_keeper_may_answer_at_once() -> None:
