@@ -8,6 +8,7 @@ them; compare ratios within a run, not figures of two runs. Printed are
 
 - for each number of streams: the time that a target adds to the first event (p50 and p99 of all its calls less the
   direct ones' p50 or p99), and its CPU time per streamed event;
+- the same taken apart: what a request costs that gets one event, and what each further event does;
 - flat out, 64 streams without a pace: events per second;
 - idle: what it holds in memory with 10,000 streams that are open and wait for their next token.
 
@@ -77,6 +78,36 @@ async def paced(targets: list[Target], streams: int, rounds: int) -> None:
         print(f"{streams:>7}  {target.name:<10}{p50:>9.2f}{p99:>9.2f}{added:>18}{cpu}", flush=True)
 
 
+async def split(targets: list[Target], streams: int, rounds: int) -> None:
+    """What a request costs that gets one event, and what each further event does; the middle of the rounds."""
+    requests: dict[str, list[float]] = {t.name: [] for t in targets}
+    further: dict[str, list[float]] = {t.name: [] for t in targets}
+
+    async def cost_us(target: Target, events: int, calls: int) -> float:
+        request = request_bytes(events=events, every_ms=EVERY_MS)
+
+        async def client(number: int) -> None:
+            caller = Caller()
+            await asyncio.sleep(number / streams * events * EVERY_MS / 1000)
+            for _ in range(calls):
+                await caller.call(target, request)
+            caller.close()
+
+        before = target.cpu_s()
+        await asyncio.gather(*(client(n) for n in range(streams)))
+        return (target.cpu_s() - before) / (streams * calls) * 1e6
+
+    for turn in range(rounds):
+        for step in range(len(targets)):
+            target = targets[(turn + step) % len(targets)]
+            short = await cost_us(target, 1, max(3, 100 // streams))
+            requests[target.name].append(short)
+            further[target.name].append((await cost_us(target, EVENTS, 1) - short) / (EVENTS - 1))
+    for target in targets:
+        one, more = (sorted(of[target.name])[rounds // 2] for of in (requests, further))
+        print(f"{streams:>7}  {target.name:<10}{one:>12.0f}{more:>14.1f}", flush=True)
+
+
 async def flat_out(targets: list[Target], streams: int, rounds: int) -> None:
     """As many events as go through, target after target."""
     request = request_bytes(events=FLAT_EVENTS, every_ms=0)
@@ -143,6 +174,11 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
             print("streams  target          p50      p99    added      p99  CPU/event")
             for streams in args.streams:
                 await paced(targets, streams, args.rounds)
+        if "split" not in args.skip:
+            print("\nCPU in µs of a request that gets one event, and of each further event")
+            print("streams  target       a request   a further event")
+            for streams in args.streams:
+                await split(targets[1:], streams, args.rounds)
         if "flat" not in args.skip:
             print("\nflat out; events per second, middle and best of the rounds, and CPU in µs per event")
             print("streams  target          middle        best   CPU/event")
@@ -165,7 +201,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--streams", type=lambda text: [int(n) for n in text.split(",")], default=[1, 16, 64, 256])
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PORT,PID", type=str)
-    parser.add_argument("--skip", default="", help="paced, flat, idle: any of them, with commas")
+    parser.add_argument("--skip", default="", help="paced, split, flat, idle: any of them, with commas")
     args = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -10,7 +10,8 @@ halfway through an engine is killed. Each answer must be whole by its own API's 
 
 Meanwhile the gateway's process is looked at: resident memory, open files, asyncio tasks, threads. *Level* is said
 of the second half: the slope of the line through it (least squares, its standard error widened for samples that
-follow each other) is not above zero by more than two standard errors, or comes to less than one percent in all.
+follow each other) is not above zero by more than two standard errors, or comes to less than one percent in all;
+what goes along with the number of clients that are waiting just then is taken out before.
 Files and tasks must besides be back where they were before the load once all is quiet again. Threads are shown
 only: a pool of them grows to its bound as it is used.
 
@@ -192,6 +193,8 @@ class Samples:
     """The gateway's process, again and again."""
 
     at: list[float] = field(default_factory=list)
+    #: Clients that were waiting for an answer.
+    open: list[float] = field(default_factory=list)
     of: dict[str, list[float]] = field(default_factory=dict)
 
     async def look(self, load: Load, process: psutil.Process) -> dict[str, float]:
@@ -229,6 +232,7 @@ class Samples:
         """Without end."""
         while True:
             self.at.append(time.monotonic())
+            self.open.append(float(len(load.open)))
             for name, value in (await self.look(load, process)).items():
                 self.of.setdefault(name, []).append(value)
             await asyncio.sleep(SAMPLE_S)
@@ -236,7 +240,18 @@ class Samples:
     def judged(self) -> dict[str, dict[str, object]]:
         """Each figure's course, and whether its second half is level."""
         half = len(self.at) // 2
-        return {name: judge(self.at[half:], values[half:], values) for name, values in self.of.items()}
+        return {
+            name: judge(self.at[half:], self._without_clients(values)[half:], values)
+            for name, values in self.of.items()
+        }
+
+    def _without_clients(self, values: list[float]) -> list[float]:
+        """*values* as they would have been with the usual number of clients: a queue is no leak."""
+        usual = statistics.fmean(self.open)
+        if statistics.pstdev(self.open) == 0:
+            return values
+        each = statistics.linear_regression(self.open, values).slope
+        return [value - each * (count - usual) for value, count in zip(values, self.open, strict=True)]
 
 
 def judge(at: Sequence[float], half: Sequence[float], values: Sequence[float]) -> dict[str, object]:

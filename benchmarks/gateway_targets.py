@@ -32,7 +32,6 @@ PROFILE = "BENCH_GATEWAY_PROFILE"
 HERE = Path(__file__).parent
 #: Of the engine in the gateway's eyes: more than streams in any test, so that nobody waits in a queue.
 SLOTS = 20_000
-_TICKS = os.sysconf("SC_CLK_TCK")
 
 NGINX = """
 worker_processes 1; daemon off; master_process off; pid {folder}/pid; error_log {folder}/error.log crit;
@@ -68,11 +67,11 @@ class Target:
     process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
     def cpu_s(self) -> float:
-        """User and system time of its process so far (``/proc/PID/stat``, fields 14 and 15)."""
+        """Time on a processor of all its threads so far, to the nanosecond (``/proc/PID/task/TID/schedstat``)."""
         if self.pid is None:
             return 0.0
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
     def rss_mib(self) -> float:
         """What it holds in memory."""

@@ -164,7 +164,7 @@ class Links:
         if link is None:
             exchange.connect()
         else:
-            exchange.write_to(link)
+            exchange.write_to(link, spare=stream)
         if stream and base_url not in self._spares:
             asyncio.get_running_loop().call_soon(self._provide, base_url)  # while the engine works
         return exchange
@@ -298,7 +298,7 @@ class RunningExchange:
 
     __slots__ = (
         "_backend", "_base_url", "_begun", "_body", "_connecting", "_content_type", "_link", "_links", "_path",
-        "_paused", "_pooled", "_receiver", "_traceparent", "_whole_bytes", "over", "reached",
+        "_paused", "_pooled", "_receiver", "_spare", "_traceparent", "_whole_bytes", "over", "reached",
     )  # fmt: skip
 
     def __init__(
@@ -322,7 +322,7 @@ class RunningExchange:
         self._receiver = receiver
         self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._pooled = self._begun = self._paused = self.over = self.reached = False
+        self._pooled = self._spare = self._begun = self._paused = self.over = self.reached = False
         self._whole_bytes: int | None = 0
 
     # --- the way there ----------------------------------------------------------------------------------
@@ -335,9 +335,9 @@ class RunningExchange:
         if not (address.here and self._connect_here(address)):
             self._connecting = asyncio.get_running_loop().create_task(self._connect())
 
-    def write_to(self, link: Link) -> None:
-        """Send the request over a pooled connection."""
-        self._pooled = True
+    def write_to(self, link: Link, *, spare: bool = False) -> None:
+        """Send the request over a pooled connection, or over the *spare* one."""
+        self._pooled, self._spare = True, spare
         self._write(link)
 
     def _connect_here(self, address: Address) -> bool:
@@ -444,15 +444,26 @@ class RunningExchange:
 
     def broke(self, reason: str, *, silent: bool) -> None:
         """The connection has ended before the answer had; *silent*: not a byte of it came."""
-        if self._pooled and silent:
+        if self._pooled and silent and not self._spare:
             self._link = None
             self.reached = False
             self._links.on_retry()
             self.connect()
+        elif self._pooled and silent and self._again():
+            self._links.on_retry()
         else:
             if reason == NO_HTTP and not self._begun:
                 self.reached = False  # whatever is there, it is no engine
             self._lose(f"the engine of '{self._backend.card.id}' broke off: {reason}")
+
+    def _again(self) -> bool:
+        """Send a stream's request anew where its spare connection has ended; False if the engine is gone.
+
+        Then the request may be why, which is to be counted: so nobody waits here for another engine.
+        """
+        self._link, self._pooled = None, False
+        address = self._links.address(self._base_url)
+        return address.here and self._base_url == self._backend.base_url and self._connect_here(address)
 
     # --- ends -------------------------------------------------------------------------------------------
 

@@ -203,6 +203,33 @@ async def test_a_spare_connection_that_the_engine_closes_when_it_is_used_costs_n
     assert asked == 11
 
 
+async def test_an_engine_that_dies_of_a_request_over_a_spare_connection_was_reached() -> None:
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            if (await read_request(reader)).endswith(b"poison"):
+                server.close()
+                ended.set()
+            else:
+                writer.write(STREAM_HEAD + b"3\r\na\n\n\r\n0\r\n\r\n")
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    backend = StubBackend(server.sockets[0].getsockname()[1])
+    async with links() as made:
+        heard, _ = ask(made, backend, stream=True)
+        await heard.all()
+        await asyncio.sleep(0.05)
+        heard, exchange = ask(made, backend, stream=True, body=b"poison")
+        assert await heard.all() == [("lost", False)]
+        assert ended.is_set()
+        assert exchange.reached, "or its part in the engine's end would not be counted"
+
+
 async def test_a_spare_connection_is_not_kept_for_long_nor_over_the_end() -> None:
     held: set[asyncio.StreamWriter] = set()
 
