@@ -75,7 +75,8 @@ def _settle_memory() -> None:
     """From a command that is over soon to a service that stays.
 
     Commands collect garbage seldom. Here engines that went, each a knot of objects that know each other, would lie
-    about until millions of others had come. What the start made stays, and needn't be looked at each time.
+    about until millions of others had come. What the start made stays: to go through all of that again and again was
+    a quarter of a request's cost, and a pause for everybody.
     """
     gc.collect()
     gc.freeze()
@@ -179,11 +180,6 @@ class Service:
         self._scaling = Scaling(fleet, seats.survey)
         try:
             await gateway.start()
-            # Requests leave no cycles behind, so there is next to nothing to collect but what is there from now on
-            # for good; going through all of that again and again was a quarter of a request's cost, and a pause for
-            # all.
-            gc.collect()
-            gc.freeze()
             control.url = gateway.address
             beacon = self._light(yard.run_dir, token)
             await self._begin(planning, curator, library)
