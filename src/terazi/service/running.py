@@ -75,8 +75,8 @@ def _settle_memory() -> None:
     """From a command that is over soon to a service that stays.
 
     Commands collect garbage seldom. Here engines that went, each a knot of objects that know each other, would lie
-    about until millions of others had come. What the start made stays: to go through all of that again and again was
-    a quarter of a request's cost, and a pause for everybody.
+    about until millions of others had come. What the start made stays: to go through all of that again and again
+    was a quarter of a request's cost, and a pause for everybody.
     """
     gc.collect()
     gc.freeze()
