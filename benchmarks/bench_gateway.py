@@ -12,7 +12,8 @@ them; compare ratios within a run, not figures of two runs. Printed are
 - flat out, 64 streams without a pace: events per second;
 - idle: what it holds in memory with 10,000 streams that are open and wait for their next token.
 
-nginx runs with proxy_buffering off and one worker; LiteLLM joins in where it is installed.
+nginx runs with proxy_buffering off and one worker; *floor* passes bytes on unseen, the least that Python on uvloop can
+do; LiteLLM joins in where it is installed.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from gateway_targets import (
     given_peer,
     request_bytes,
     start_engine,
+    start_floor,
     start_litellm,
     start_nginx,
     start_ours,
@@ -159,6 +161,7 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
     try:
         for found in (
             start_nginx(engine.port, folder),
+            start_floor(engine.port),
             start_ours(engine.port),
             start_litellm(engine.port, folder),
         ):

@@ -106,6 +106,15 @@ def start_ours(engine: int) -> Target:
     return Target(name="terazi", port=int(process.stdout.readline()), pid=process.pid, process=process)
 
 
+def start_floor(engine: int) -> Target:
+    """The least that Python on uvloop can do."""
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "gateway_floor.py"), str(engine)], stdout=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    return Target(name="floor", port=int(process.stdout.readline()), pid=process.pid, process=process)
+
+
 def start_nginx(engine: int, folder: Path) -> Target | str:
     """nginx, or why not."""
     binary = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
