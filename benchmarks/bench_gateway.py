@@ -12,8 +12,8 @@ them; compare ratios within a run, not figures of two runs. Printed are
 - flat out, 64 streams without a pace: events per second;
 - idle: what it holds in memory with 10,000 streams that are open and wait for their next token.
 
-nginx runs with proxy_buffering off and one worker; *floor* passes bytes on unseen, the least that Python on uvloop can
-do; LiteLLM joins in where it is installed.
+nginx runs with proxy_buffering off and one worker; *floor* passes bytes on unseen, the least that Python on uvloop
+can do; LiteLLM joins in where it is installed.
 """
 
 import argparse
