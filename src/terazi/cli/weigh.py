@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
     if beside or (args.models and _may_be_several(args.models[0], args.engine)):
         from terazi.cli import weigh_beside
 
-        _refuse_command(args)
+        if beside:
+            _refuse_command(args)
         return weigh_beside.run(args)
     if args.tail is not None:
         _refuse_pins(args)
