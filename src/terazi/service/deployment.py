@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.llama_cpp.binary import Binary
@@ -28,6 +28,9 @@ from terazi.supervisor.health import EngineClient
 from terazi.supervisor.runner import EngineRunner
 from terazi.supervisor.vitals import DeviceMemory
 from terazi.telemetry.reconciliation import ProcessMemory, Reconciliation, to_json
+
+if TYPE_CHECKING:
+    from terazi.supervisor.died import EngineDiedError
 
 
 class Deployment:
@@ -65,6 +68,8 @@ class Deployment:
         self.weighing = weighing
         self.plan = plan
         self.reconciliation: Reconciliation | None = None
+        #: Why it was stopped before it was ready, if its own failure was the reason.
+        self.given_up: EngineDiedError | None = None
         self.build = binary.label
         self.card = card
         self.replica = replica

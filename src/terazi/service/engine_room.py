@@ -152,6 +152,7 @@ class EngineRoom:
             self._loaded(slot, deployment)
 
     async def _give_up(self, slot: Slot, deployment: Deployment, reason: str) -> None:
+        deployment.given_up = deployment.runner.error()
         await deployment.runner.stop(drain_s=0)
         self._house.tell(UnitFailed(unit=slot.unit, reason=reason, no_memory=True))
 

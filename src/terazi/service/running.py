@@ -71,6 +71,12 @@ def _memory_of(pid: int) -> ProcessMemory:
     return ProcessMemory(anonymous_bytes=anonymous, file_bytes=file, device_bytes=read_process_memory(pid))
 
 
+def _failure(deployment: Deployment) -> EngineError | None:
+    """Why its engine isn't there, if that was not anybody's wish."""
+    state = deployment.runner.state
+    return deployment.given_up or (deployment.runner.error() if state.ended and not state.stop_wanted else None)
+
+
 def _settle_memory() -> None:
     """From a command that is over soon to a service that stays.
 
@@ -280,9 +286,9 @@ class Service:
         if self._stopping.is_set():
             return
         await asyncio.gather(*self._background)
-        failed = [d for d in fleet.deployments() if d.runner.state.ended and not d.runner.state.stop_wanted]
+        failed = [error for error in map(_failure, fleet.deployments()) if error is not None]
         if failed and all(model.state != "ready" for model in fleet.served()):
-            raise failed[0].runner.error()
+            raise failed[0]
 
     async def _serve(self, guard: Guard, *, keyed: bool) -> None:
         """Say so, and watch until it is told to stop."""
