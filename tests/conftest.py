@@ -1,6 +1,7 @@
 """Shared by all tests: Hypothesis profile, the event loop, and the guard that keeps the core free of I/O."""
 
 import asyncio
+import os
 import signal
 import sys
 from collections.abc import Callable, Generator
@@ -19,6 +20,10 @@ settings.load_profile("terazi")
 # A job in the background of a script ignores SIGINT, and so would every process that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The fake engine says ``env python3``. That may be a script which starts further processes before it is Python, and
+# each of them would look like an engine: it is this Python.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 HERE = Path(__file__).parent
 #: Tests under these folders are tests of the core: a call that opens anything fails them.

@@ -95,16 +95,23 @@ class Up:
 
 def engines_of(home: Path) -> list[psutil.Process]:
     """Processes whose environment says that they run for *home*, other than Terazi's own."""
-    found = []
+    return [process for process, _ in _tagged(home)]
+
+
+def runs_of(home: Path) -> set[str]:
+    """Which engines run for *home*, however many processes each of them is."""
+    return {run_id for _, run_id in _tagged(home)}
+
+
+def _tagged(home: Path) -> Iterator[tuple[psutil.Process, str]]:
     for process in psutil.process_iter():
         try:
             env = process.environ()
             ours = env.get("TERAZI_HOME") == str(home) and "TERAZI_RUN_ID" in env
             if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                yield process, env["TERAZI_RUN_ID"]
         except psutil.Error:
             continue
-    return found
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from deadline import until_async
-from running import REPO, engines_of, terazi, up
+from running import REPO, runs_of, terazi, up
 from serving import CARD, ENGINE_KEY, fake_engine
 from serving import running as running_engine
 from terazi.policy.progress import Patience
@@ -56,7 +56,7 @@ def test_a_servers_models_are_served_beside_ours_and_it_is_left_alone(tmp_path: 
             for name in ("theirs", CARD.id, "ours"):
                 status, text = asyncio.run(ask(url, name))
                 assert status == 200, text
-            assert len(engines_of(tmp_path)) == 1, "nothing was started for theirs"
+            assert len(runs_of(tmp_path)) == 1, "nothing was started for theirs"
             assert terazi(tmp_path, "stop", "theirs").returncode == 1, "it isn't ours to stop"
             assert "attached" in terazi(tmp_path, "ps").stdout
             assert running.end() == 0

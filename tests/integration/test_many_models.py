@@ -16,7 +16,7 @@ from deadline import until, until_async
 from demo_files import smollm2
 from live_service import home_in, serving
 from offline_optimum import optimum
-from running import REPO, Up, engines_of, ps, terazi, up
+from running import REPO, Up, engines_of, ps, runs_of, terazi, up
 from terazi.errors import ServiceError
 from terazi.policy.scale import Terms
 from terazi.service import scaling
@@ -81,7 +81,7 @@ def test_three_models_share_room_for_two_and_no_request_is_lost(tmp_path: Path) 
                 for _ in range(40):
                     order.append(chance.choice(names))
                     answers.append(asyncio.create_task(ask(session, order[-1], tokens=chance.randint(4, 30))))
-                    most = max(most, len(engines_of(tmp_path)))
+                    most = max(most, len(runs_of(tmp_path)))
                     await asyncio.sleep(chance.expovariate(4))
                 return [(name, (await answer)[0]) for name, answer in zip(order, answers, strict=True)]
 
@@ -218,7 +218,7 @@ def test_a_changed_file_restarts_only_what_has_changed_and_cuts_nobody(tmp_path:
         assert answers[1][1].count('"content"') >= 60, "the stream of the changed model ended before its time"
         now = {model["id"]: model for model in ps(tmp_path)["models"]}
         assert now["a"]["pid"] == pids["a"], "an engine that nobody changed was restarted"
-        until(lambda: len(engines_of(tmp_path)) == 3)
+        until(lambda: len(runs_of(tmp_path)) == 3)
         assert now["b"]["pid"] != pids["b"]
         assert running.end() == 0
     text = "\n".join([*running.seen, *drained(running)])

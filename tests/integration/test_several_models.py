@@ -8,7 +8,7 @@ import psutil
 
 from deadline import until
 from demo_files import smollm2
-from running import REPO, engines_of, ps, terazi, up
+from running import REPO, engines_of, ps, runs_of, terazi, up
 
 ENGINE = REPO / "tests" / "fakes" / "engine.py"
 
@@ -41,7 +41,7 @@ def test_one_model_stops_and_the_other_goes_on_without_a_stir(tmp_path: Path) ->
         assert done.returncode == 0, done.stderr
         until(lambda: [m["state"] for m in ps(tmp_path)["models"]] == ["ready", "cold"])
         assert "terazi load weak" in ps(tmp_path)["models"][1]["closed"]
-        assert len(engines_of(tmp_path)) == 1
+        assert len(runs_of(tmp_path)) == 1
         done = terazi(tmp_path, "chat", "--model", "weak", "hello")
         assert done.returncode == 1
         assert "terazi load weak" in done.stderr

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from deadline import until
-from running import REPO, engines_of, terazi, up
+from running import REPO, engines_of, runs_of, terazi, up
 
 FAKE = {
     "TERAZI_LLAMA_SERVER": str(REPO / "tests" / "fakes" / "engine.py"),
@@ -32,7 +32,7 @@ def test_two_services_keep_apart(tmp_path: Path) -> None:
             assert done.returncode == 1, "which one is meant must be said"
             assert first in done.stderr
             assert "--port" in done.stderr
-        assert len(engines_of(tmp_path)) == 2
+        assert len(runs_of(tmp_path)) == 2
         assert terazi(tmp_path, "stop", "--port", _port(first)).returncode == 0
         assert one.process.wait(10) == 0
         assert terazi(tmp_path, "ps", "--json").stdout.count("\n") == 1
