@@ -189,9 +189,9 @@ class HotAnswer:
     def ended(self, status: int, sent_bytes: int, *, keep_alive: bool) -> None:
         """As the sink's ``Listener`` has it."""
         metrics = self._desk.metrics
-        metrics.of(metrics.requests, Api.OPENAI, self._tab.model, status).inc()
+        metrics.requests.labels(Api.OPENAI, self._tab.model, status).inc()
         if sent_bytes:
-            metrics.of(metrics.stream_bytes, self._tab.model).inc(sent_bytes)
+            metrics.stream_bytes.labels(self._tab.model).inc(sent_bytes)
         self._connection.answered(keep_alive=keep_alive)
 
     def _over(self, task: "asyncio.Task[None]") -> None:
