@@ -208,7 +208,7 @@ class Journal:
         if self._file is not None:
             body = ', "body": ' + json.dumps(call.body.decode("utf-8", "replace")) if self._prompts else ""
             asked = _asked(call.caller.name, call.model, call.path)
-            line = f'{{"id": "{call.id}", {asked}, "at": {self._clock()!r}{body}}}\n'
+            line = f'{{"id": "{call.id}", {asked}, "at": {self._clock():.3f}{body}}}\n'
             self._open[call.id] = line
             self._pending.append(line)
             if self._timer is None:
@@ -218,7 +218,7 @@ class Journal:
     def closed(self, call: Call, state: str) -> None:
         """*call* is over."""
         if self._file is not None and self._open.pop(call.id, None) is not None:
-            self._pending.append(f'{{"id": "{call.id}", "state": {_quoted(state)}, "at": {self._clock()!r}}}\n')
+            self._pending.append(f'{{"id": "{call.id}", "state": {_quoted(state)}, "at": {self._clock():.3f}}}\n')
             if self._timer is None:
                 self._write_soon()
 

@@ -23,8 +23,6 @@ NO_MODEL: Final = "none"
 #: Names of keys that get series of their own; all others share one.
 MOST_KEYS: Final = 100
 OTHER_KEYS: Final = "others"
-#: The status of a request whose client left before the answer, as nginx writes it.
-CLIENT_GONE: Final = "499"
 
 _FIRST_BYTE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _WHOLE_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800)
@@ -64,6 +62,7 @@ class Metrics:
         self._sources = list(sources)
         self._keys: set[str] = set()
         self._shelves: dict[tuple[Api, str, str], _Shelf] = {}
+        self._answers: dict[tuple[Api, str, int], tuple[Count, Spread, Count]] = {}
         self.before: Callable[[], None] = lambda: None
         self.requests = self._counts("http_requests", "HTTP requests answered.", ["api", "model", "status"])
         self.first_byte = self._spreads(
@@ -143,6 +142,30 @@ class Metrics:
     def add(self, source: Source) -> None:
         """Show the figures of *source* too."""
         self._sources.append(source)
+
+    def answered(
+        self, api: Api, model: str, status: int, *, first_byte_s: float | None = None, stream_bytes: int = 0
+    ) -> None:
+        """Count one answer of HTTP that is over.
+
+        Args:
+            model: its id, or ``NO_MODEL``.
+            status: as the client got it; ``account.CLIENT_GONE`` if it left.
+            first_byte_s: how long the first byte took; None if there was none.
+            stream_bytes: of a stream's events.
+        """
+        series = self._answers.get((api, model, status))
+        if series is None:
+            series = self._answers[api, model, status] = (
+                self.requests.labels(api, model, status),
+                self.first_byte.labels(api, model),
+                self.stream_bytes.labels(model),
+            )
+        requests, first_byte, sent = series
+        requests.value += 1
+        if first_byte_s is not None:
+            first_byte.observe(first_byte_s)
+        sent.value += stream_bytes
 
     def noted(self, entry: Entry) -> None:
         """Count one request that is over."""
