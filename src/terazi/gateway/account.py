@@ -107,18 +107,16 @@ class Entry:
         self.usage = usage
         self.client_gone = outcome.status == CLIENT_GONE
         arrived, began, ended, attempts = call.arrived, outcome.began, outcome.ended, outcome.attempts
-        total_s = ended - arrived
-        queued_s = attempts[0].began - arrived if attempts else total_s
         self.replica: str | None = attempts[-1].replica if attempts else None
-        self.queued_s = queued_s if queued_s > 0.0 else 0.0
-        self.total_s = total_s if total_s > 0.0 else 0.0
+        self.queued_s = max(0.0, (attempts[0].began if attempts else ended) - arrived)
+        self.total_s = max(0.0, ended - arrived)
         self.ttft_s: float | None = None
         self.time_per_output_token_s: float | None = None
         if began is not None:
-            self.ttft_s = began - arrived if began > arrived else 0.0
+            self.ttft_s = max(0.0, began - arrived)
             tokens = usage.output_tokens
             if tokens is not None and tokens > 1 and call.stream:
-                self.time_per_output_token_s = (ended - began) / (tokens - 1) if ended > began else 0.0
+                self.time_per_output_token_s = max(0.0, ended - began) / (tokens - 1)
 
 
 class Reader(Protocol):
