@@ -22,10 +22,13 @@ CLIENT_GONE: Final = 499
 #: How much of an answer's two ends an ``Outcome`` holds at least, where there is so much: the last event with text,
 #: the one with the usage and ``[DONE]`` are some 1,300 bytes of llama-server's (b11434).
 END_BYTES: Final = 4096
-#: How long an end may wait to be accounted for, together with others: one by one each would find the caches cold.
+#: How long an end may wait to be accounted for, together with others.
 WAIT_S: Final = 0.05
-#: So many at once: together they hold up the loop for less than a millisecond.
+#: So many wait at most.
 _MOST: Final = 64
+#: So many are worked off in one turn of the loop: it is held up for a fraction of a millisecond, or for two if
+#: there are traces to be made.
+_AT_ONCE: Final = 16
 #: Of a request whose body isn't kept waiting, if there are others to be accounted for.
 _LARGE_BYTES: Final = 64 << 10
 
@@ -139,23 +142,36 @@ class Bookkeeper:
         self._readers = tuple(readers)
         self._wait_s = wait_s
         self._waiting: list[tuple[Call, Outcome]] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
 
     def closed(self, call: Call, outcome: Outcome) -> None:
         """Note it down, to be worked off before long."""
         self._waiting.append((call, outcome))
-        if self._timer is None and self._wait_s:
-            self._timer = asyncio.get_running_loop().call_later(self._wait_s, self.flush)
-        elif len(self._waiting) >= _MOST or len(call.body) > _LARGE_BYTES or not self._wait_s:
+        if not self._wait_s or (len(call.body) > _LARGE_BYTES and len(self._waiting) > 1):
             self.flush()
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._due)
+        elif len(self._waiting) >= _MOST:
+            self._work_off(_AT_ONCE)
 
     def flush(self) -> None:
         """Read the tokens of all that wait, and show them to each reader. Before accounts are looked at."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting, self._waiting = self._waiting, []
-        entries = [Entry(call, outcome, read_usage(outcome.head, outcome.tail)) for call, outcome in waiting]
+        self._work_off(len(self._waiting))
+
+    def _due(self) -> None:
+        self._timer = None
+        self._work_off(_AT_ONCE)
+        if self._waiting:
+            self._timer = asyncio.get_running_loop().call_soon(self._due)
+
+    def _work_off(self, count: int) -> None:
+        """The oldest *count*; together, since one by one each would find the caches cold."""
+        taken = self._waiting[:count]
+        del self._waiting[:count]
+        entries = [Entry(call, outcome, read_usage(outcome.head, outcome.tail)) for call, outcome in taken]
         for reader in self._readers:
             noted = reader.noted
             for entry in entries:
