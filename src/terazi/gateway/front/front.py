@@ -3,10 +3,12 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
 from terazi.gateway.access import origin_allowed
+from terazi.gateway.account import CLIENT_GONE
 from terazi.gateway.call import Call, Flow
 from terazi.gateway.calling import make_call
 from terazi.gateway.desk import Desk, Tab
@@ -14,7 +16,6 @@ from terazi.gateway.front.connection import Connection, Pending
 from terazi.gateway.front.head import RequestHead
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.sink import HttpSink
-from terazi.gateway.metrics import CLIENT_GONE
 from terazi.gateway.wire.errors import Api, Fault, WireError, server_error
 from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_request import with_defaults
@@ -142,7 +143,7 @@ class Front:
 class HotAnswer:
     """One answer on a hot path: its sink, and what is counted of it."""
 
-    __slots__ = ("_answering", "_connection", "_desk", "_sink", "_tab")
+    __slots__ = ("_answering", "_connection", "_desk", "_first_byte_s", "_sink", "_tab")
 
     def __init__(  # noqa: PLR0917 - called once, a few lines above
         self,
@@ -156,6 +157,7 @@ class HotAnswer:
         self._desk = desk
         self._connection = connection
         self._tab = tab
+        self._first_byte_s: float | None = None
         transport = connection.transport
         if transport is None:
             raise RuntimeError("a request is answered without a connection")
@@ -179,18 +181,17 @@ class HotAnswer:
         self._sink.drop()
         self._answering.cancel()
         self._desk.metrics.disconnects.inc()
-        self._desk.metrics.requests.labels(Api.OPENAI, self._tab.model, CLIENT_GONE).inc()
+        self._desk.metrics.answered(Api.OPENAI, self._tab.model, CLIENT_GONE, first_byte_s=self._first_byte_s)
 
     def began(self) -> None:
         """As the sink's ``Listener`` has it."""
-        self._desk.first_byte(Api.OPENAI, self._tab)
+        self._first_byte_s = time.perf_counter() - self._tab.started
 
     def ended(self, status: int, sent_bytes: int, *, keep_alive: bool) -> None:
         """As the sink's ``Listener`` has it."""
-        metrics = self._desk.metrics
-        metrics.of(metrics.requests, Api.OPENAI, self._tab.model, status).inc()
-        if sent_bytes:
-            metrics.of(metrics.stream_bytes, self._tab.model).inc(sent_bytes)
+        self._desk.metrics.answered(
+            Api.OPENAI, self._tab.model, status, first_byte_s=self._first_byte_s, stream_bytes=sent_bytes
+        )
         self._connection.answered(keep_alive=keep_alive)
 
     def _over(self) -> None:
