@@ -40,12 +40,14 @@ from terazi.policy.dispatch_messages import (
 from terazi.policy.fairness import Request
 from terazi.policy.line import Line
 from terazi.policy.routing import Replica
-from terazi.policy.survey import Survey
+from terazi.policy.survey import Room, Survey
 
 __all__ = ["Dispatcher", "Limits"]
 
 _SHUTTING_DOWN: Final = "the service is shutting down"
 _LATE: Final = "the request's deadline passed before an engine was free"
+#: Of a model that nothing has been heard of.
+_UNKNOWN: Final = Room()
 #: Accounts that are kept although nothing of theirs waits or runs.
 _ACCOUNTS_KEPT: Final = 1024
 
@@ -82,15 +84,10 @@ class Dispatcher:
         line, account = self._lines[request.model], self._accounts[request.caller]
         return line.expected_wait_s(request, account, now)
 
-    def largest(self, model: str) -> int | None:
-        """KV tokens that one request for *model* may hold; None if that isn't known."""
+    def room(self, model: str) -> Room:
+        """What a request for *model* may find."""
         line = self._lines.get(model)
-        return line.largest if line is not None else None
-
-    def has_choice(self, model: str) -> bool:
-        """Whether *model* has more replicas than one."""
-        line = self._lines.get(model)
-        return line is not None and len(line.replicas) > 1
+        return line.room if line is not None else _UNKNOWN
 
     def survey(self, now: float) -> Survey:
         """All lines, and the callers that have something waiting or running."""
@@ -204,8 +201,9 @@ class Dispatcher:
             return TurnAway(id=event.id, why=Why.NO_ENGINE, message=line.closed, retry_after_s=opens_in_s)
         if self._paused is not None:
             return TurnAway(id=event.id, why=Why.PRESSURE, message=self._paused)
-        if line.largest is not None and event.tokens > line.largest:
-            return TurnAway(id=event.id, why=Why.TOO_LARGE, message=_too_large(event.tokens, line.largest))
+        largest = line.room.largest
+        if largest is not None and event.tokens > largest:
+            return TurnAway(id=event.id, why=Why.TOO_LARGE, message=_too_large(event.tokens, largest))
         if event.deadline is not None and event.deadline <= now:
             return TurnAway(id=event.id, why=Why.DEADLINE, message=_LATE)
         return None
@@ -238,7 +236,7 @@ class Dispatcher:
         account.running -= 1
         line.queue.bring_back(request, now)
         self._queued(request, account)
-        largest = line.largest
+        largest = line.room.largest
         if self._draining:
             self._turn_away(request, Why.DRAINING, _SHUTTING_DOWN, commands)
         elif line.closed is not None:
@@ -276,7 +274,7 @@ class Dispatcher:
     def _refit(self, line: Line, now: float, commands: list[Command]) -> None:
         """The replicas are others now: who can't fit any more is told, who fits is placed."""
         line.refit()
-        largest = line.largest
+        largest = line.room.largest
         if largest is not None:
             for request in [r for r in line.queue.waiting.values() if r.tokens > largest]:
                 self._turn_away(request, Why.TOO_LARGE, _too_large(request.tokens, largest), commands)
@@ -334,7 +332,7 @@ class Dispatcher:
         """*replica* has it from now on."""
         account.running += 1
         replica.take(request, now)
-        if request.prefix and len(line.replicas) > 1:
+        if request.prefix and line.room.choice:
             replica.remember(request.prefix)
 
     def _turn_away(

@@ -8,7 +8,7 @@ from terazi.policy.dispatch_messages import Command, WantModel
 from terazi.policy.fairness import Request
 from terazi.policy.pace import Pace
 from terazi.policy.routing import Replica, choose
-from terazi.policy.survey import LineView
+from terazi.policy.survey import LineView, Room
 
 
 class Line:
@@ -23,8 +23,7 @@ class Line:
         self.replicas: dict[str, Replica] = {}
         #: Whether an engine takes requests for it.
         self.open = False
-        #: KV tokens of the largest request that a replica could hold; None if that isn't known.
-        self.largest: int | None = None
+        self.room = Room()
         self.pace = Pace()
         self.closed: str | None = None
         self.again_at: float | None = None
@@ -127,7 +126,8 @@ class Line:
         self.open = bool(self._able)
         bounds = [replica.largest for replica in self.replicas.values()]
         known = [bound for bound in bounds if bound is not None]
-        self.largest = max(known) if known and len(known) == len(bounds) else None
+        largest = max(known) if known and len(known) == len(bounds) else None
+        self.room = Room(largest=largest, choice=len(bounds) > 1)
 
     def wanted(self, now: float) -> list[Command]:
         """``WantModel``, if there is something new about those who wait for an engine that isn't there."""
