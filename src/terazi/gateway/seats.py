@@ -77,7 +77,7 @@ class Seats:
         self.keeper = keeper
         self._directory = directory
         self._dispatcher = Dispatcher(limits)
-        self._clock = clock
+        self._now: Callable[[], float] = clock if clock is not None else self._first_now
         self._tickets: dict[str, Ticket] = {}  # that wait
         self._backends: dict[str, Backend] = {}
         self._contexts: dict[str, int] = {}
@@ -203,11 +203,10 @@ class Seats:
 
     # --- executing
 
-    def _now(self) -> float:
-        clock = self._clock
-        if clock is None:
-            clock = self._clock = asyncio.get_running_loop().time
-        return clock()
+    def _first_now(self) -> float:
+        """The event loop's clock, which is used from now on."""
+        self._now = asyncio.get_running_loop().time
+        return self._now()
 
     def _step(self, event: Event, now: float) -> None:
         if self._stepping:  # a keeper that answers at once

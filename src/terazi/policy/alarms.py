@@ -48,7 +48,8 @@ class Alarms:
         ids: list[str] = []
         while self._untils and self._untils[0][0] <= now:
             at, id_ = heapq.heappop(self._untils)
-            if self._is_meant(id_, at):
+            # one that has lost its engine may have set the same alarm twice
+            if self._is_meant(id_, at) and id_ not in ids[-1:]:
                 ids.append(id_)
         return ids
 

@@ -160,7 +160,10 @@ class Dispatcher:
         if (refused := self._refuse(event, line, now)) is not None:
             commands.append(refused)
             return
-        account = self._account(event, now)
+        account = self._accounts.get(event.caller)
+        if account is None:
+            account = self._open_account(event.caller, now)
+        account.update(event, now)
         request = Request(
             id=event.id,
             model=event.model,
@@ -371,15 +374,12 @@ class Dispatcher:
     def _line(self, model: str) -> Line:
         return self._lines.get(model) or self._lines.setdefault(model, Line(model, self._limits))
 
-    def _account(self, event: RequestArrived, now: float) -> Account:
-        account = self._accounts.get(event.caller)
-        if account is None:
-            if len(self._accounts) >= 2 * _ACCOUNTS_KEPT:
-                idle = [name for name, a in self._accounts.items() if a.forgettable(now)]
-                for name in idle[:_ACCOUNTS_KEPT]:
-                    del self._accounts[name]
-            account = self._accounts[event.caller] = Account(name=event.caller)
-        account.update(event, now)
+    def _open_account(self, caller: str, now: float) -> Account:
+        if len(self._accounts) >= 2 * _ACCOUNTS_KEPT:
+            idle = [name for name, account in self._accounts.items() if account.forgettable(now)]
+            for name in idle[:_ACCOUNTS_KEPT]:
+                del self._accounts[name]
+        account = self._accounts[caller] = Account(name=caller)
         return account
 
 

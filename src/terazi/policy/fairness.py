@@ -139,12 +139,18 @@ class Band:
         The first is found in one pass; all flows are sorted only for who asks on. Nothing may be changed meanwhile.
         """
         yield from self.returned
-        flows = [flow for flow in self._flows.values() if flow.queue]
-        if not flows:
+        first: Flow | None = None
+        for flow in self._flows.values():  # min() would make a call and a tuple for each
+            if flow.queue and (
+                first is None
+                or flow.start < first.start
+                or (flow.start == first.start and flow.order < first.order)
+            ):
+                first = flow
+        if first is None:
             return
-        first = min(flows, key=_rank)
         yield next(iter(first.queue.values()))
-        for flow in sorted(flows, key=_rank):
+        for flow in sorted((flow for flow in self._flows.values() if flow.queue), key=_rank):
             for depth, request in enumerate(flow.queue.values()):
                 if depth >= _LOOK_AHEAD:
                     break
