@@ -10,7 +10,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from terazi.policy.admission import Limits
@@ -67,21 +67,23 @@ class World:
         self.now = 100.0
         self.alive: list[str] = []
         self.leaving = 0
+        self.busy = self.dice.choice([30, 60])
+        self.slots = self.dice.choice([[1], [1, 2, 8]])
         self.serial = 0
 
     def next(self) -> Event:
         """One event, some time later."""
         dice = self.dice
         self.now += dice.choice([0.0, 0.0, 0.01, 0.3, 1.7, dice.uniform(0, 8)])
-        kind = dice.choices(["arrive", "leave", "lose", "change", "other", "empty"], [45, 36, 3, 6, 6, 4])[0]
+        kind = dice.choices(["arrive", "leave", "lose", "change", "other", "empty"], [self.busy, 36, 3, 6, 6, 8])[0]
         if kind == "change":
             replica = dice.choice(REPLICAS)
             return ReplicaChanged(
                 replica=replica,
                 model=replica[0],
                 open=dice.random() < 0.8,
-                slots=dice.choice([1, 2, 8]),
-                tokens=dice.choice([None, 300, 2000]),
+                slots=dice.choice(self.slots),
+                tokens=dice.choice([None, 400, 2000]),
                 tokens_each=dice.choice([None, 500]),
                 shared=dice.random() < 0.5,
             )
@@ -149,6 +151,9 @@ def state(thing: object, seen: frozenset[int] = frozenset()) -> object:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([2, 12, 500]), st.sampled_from([None, 9.0]))
+@example(209, 500, 9.0)  # a band that is due, whose requests have left
+@example(133, 12, 9.0)  # a caller that was held back, and has none waiting any more
+@example(11, 500, 9.0)  # one that waits for another model
 @settings(max_examples=40, deadline=None)
 def test_the_straight_way_leaves_behind_what_the_queue_would(seed: int, most: int, longest: float | None) -> None:
     terms = Limits(
