@@ -198,7 +198,7 @@ class AttachedServer:
             bytes_seen=self._bytes_seen,
         )
         try:
-            async with contextlib.aclosing(watch(client, watched, patience)) as verdicts:
+            async with contextlib.aclosing(watch(client, watched, lambda: patience)) as verdicts:
                 async for verdict in verdicts:
                     stuck = verdict.liveness is Liveness.STUCK
                     if stuck != self._stuck:

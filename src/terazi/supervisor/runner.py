@@ -197,6 +197,13 @@ class EngineRunner:
         """Starts beyond the first."""
         return max(0, self._state.generation - 1)
 
+    def be_patient(self, patience: Patience, *, stall_s: float, stop_grace_s: float) -> None:
+        """Be so patient from now on; a wait that has begun is as long as it was."""
+        self._patience = patience
+        self._state = replace(
+            self._state, limits=replace(self._state.limits, stall_s=stall_s, stop_grace_s=stop_grace_s)
+        )
+
     def start(self) -> None:
         """Ask for the engine; returns at once."""
         if self._log is None:
@@ -404,7 +411,7 @@ class EngineRunner:
         )
         if self._client is None:
             return
-        async with aclosing(watch(self._client, watched, self._patience)) as verdicts:
+        async with aclosing(watch(self._client, watched, lambda: self._patience)) as verdicts:
             async for verdict in verdicts:
                 if verdict.liveness is Liveness.STUCK:
                     self._after.stuck(tuple(self._requests()), frozen=is_stopped(process.pid))

@@ -90,6 +90,16 @@ def test_what_was_loaded_for_requests_is_safe_until_they_came_in() -> None:
     assert said(world, Unload) == [(11.0, "a")], "whoever it was for never came"
 
 
+def test_other_patience_counts_from_then_on() -> None:
+    world = two(load_s=1.0)
+    world.keeper.relimit(Limits(min_stay_s=40, batch_s=10))
+    world.ask("a", 1)
+    world.run(5)
+    world.ask("b", 1)
+    world.run(100)
+    assert said(world, Unload)[0] == (41.0, "a")
+
+
 def test_two_cold_models_at_once_are_both_served() -> None:
     """llama.cpp#28443: one of two was queued for ever."""
     world = two()
