@@ -297,11 +297,9 @@ class Fleet:
         if self.attached.get(model.card.id) is not model:
             return
         name = model.card.id
-        if not model.answers:
+        if model.closed is not None:
             self._tell_seats(model.replica_changed())
-            self._tell_seats(
-                ModelClosed(model=name, reason=f"{model.base_url}, which serves {name}, does not answer")
-            )
+            self._tell_seats(ModelClosed(model=name, reason=model.closed))
         else:
             self._tell_seats(ModelOpened(model=name))
             self._tell_seats(model.replica_changed())

@@ -27,6 +27,7 @@ from terazi.hardware.machine import Machine
 from terazi.hardware.probe import load_catalogue, read_process_memory
 from terazi.memory.llama_cpp.settings import BUILD
 from terazi.policy.dispatcher import Limits
+from terazi.policy.guard_messages import Stage
 from terazi.service.beacon import Beacon, light
 from terazi.service.config import Config, ServiceTable
 from terazi.service.control import ServiceControl
@@ -199,6 +200,7 @@ class Service:
             heartbeat_s=table.heartbeat_s,
             library=library,
             journal=journal,
+            paused=lambda: guard.stage is not Stage.OPEN,
         )
         tls = tls_context(table.tls_cert, table.tls_key) if table.tls_cert and table.tls_key else None
         gateway = self._gateway = Gateway(app, request.host, request.port, tls=tls)
