@@ -59,7 +59,7 @@ RULES: Final[Mapping[str, Rule]] = {
     **_rules("models.replicas", "max", _ENGINE),
     **_rules("keys", "name key key_env key_sha256 weight priority max_concurrent tokens_per_minute"),
     **_rules("keys", "max_queued models"),
-    **_rules("memory", "budget reserve free_wait_s min_stay_s batch_s"),
+    **_rules("memory", "budget reserve free_wait_s min_stay_s batch_s cool_s cool_most_s"),
     **_rules("guard", "enabled every_s settle_s"),
     **_rules("guard.pause", "ram_free vram_free pressure swap_in temperature_c disk_free"),
     **_rules("guard.shed", "ram_free vram_free pressure swap_in"),

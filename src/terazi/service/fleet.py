@@ -391,4 +391,10 @@ class Fleet:
 
 
 def _limits(table: MemoryTable) -> Limits:
-    return Limits(min_stay_s=table.min_stay_s, batch_s=table.batch_s, free_wait_s=table.free_wait_s)
+    return Limits(
+        min_stay_s=table.min_stay_s,
+        batch_s=table.batch_s,
+        free_wait_s=table.free_wait_s,
+        cool_s=table.cool_s,
+        cool_most_s=table.cool_most_s,
+    )

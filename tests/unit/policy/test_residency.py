@@ -158,6 +158,14 @@ def test_a_model_that_fails_is_closed_for_longer_each_time() -> None:
             world.run(world.now + 0.5)
         opened.append(world.now - closed_at)
     assert [round(pause / 10) for pause in opened] == [1, 2, 4, 8]
+    world.keeper.relimit(Limits(cool_s=10, cool_most_s=30))
+    world.engines["a"].failing = [UnitFailed(unit="a", reason="broken")]
+    world.ask("a", 1)
+    world.run(world.now + 2.5)
+    closed_at = world.now
+    while "a" in world.closed:
+        world.run(world.now + 0.5)
+    assert round((world.now - closed_at) / 10) == 3, "never longer than the most that is set"
     world.ask("a", 1)
     world.run(world.now + 10)
     assert len(world.served) == 1, "no hand was needed"
