@@ -58,6 +58,7 @@ class NamedModel:
     """A model with replicas."""
 
     state = READY
+    closed: str | None = None
 
     def __init__(self, name: str, replicas: int = 1, context: int = 4096) -> None:
         self.card = card(name, context)

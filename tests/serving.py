@@ -130,6 +130,7 @@ class StubBackend:
         self.base_url = f"http://127.0.0.1:{port}"
         self.api_key = ENGINE_KEY
         self.state = state
+        self.closed: str | None = None
         self.memory = HeldMemory(size_bytes=200_000_000, size_vram_bytes=0)
         self.flight = InFlight()
         self.changed = asyncio.Event()

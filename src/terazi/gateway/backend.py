@@ -129,6 +129,11 @@ class Served(Protocol):
         ...
 
     @property
+    def closed(self) -> str | None:
+        """Why it takes no requests now; None if it does, be it that they wait for an engine."""
+        ...
+
+    @property
     def engines(self) -> tuple[Backend, ...]:
         """Its replicas, running or not; at least one."""
         ...

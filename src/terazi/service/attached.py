@@ -77,6 +77,11 @@ class AttachedModel:
         return READY if self.answers else "failed"
 
     @property
+    def closed(self) -> str | None:
+        """Its server doesn't answer."""
+        return None if self.answers else f"{self.base_url}, which serves {self.card.id}, does not answer"
+
+    @property
     def memory(self) -> HeldMemory:
         """Nothing of ours."""
         return HeldMemory(size_bytes=0, size_vram_bytes=0)
@@ -198,7 +203,7 @@ class AttachedServer:
             bytes_seen=self._bytes_seen,
         )
         try:
-            async with contextlib.aclosing(watch(client, watched, patience)) as verdicts:
+            async with contextlib.aclosing(watch(client, watched, lambda: patience)) as verdicts:
                 async for verdict in verdicts:
                     stuck = verdict.liveness is Liveness.STUCK
                     if stuck != self._stuck:
