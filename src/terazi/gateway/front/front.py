@@ -7,14 +7,14 @@ from collections.abc import Callable
 from typing import Final
 
 from terazi.gateway.access import origin_allowed
-from terazi.gateway.call import Call, Flow
+from terazi.gateway.call import Call, Caller, Flow
 from terazi.gateway.calling import make_call
 from terazi.gateway.desk import Desk, Tab
 from terazi.gateway.front.connection import Connection, Pending
 from terazi.gateway.front.head import RequestHead
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.sink import HttpSink
-from terazi.gateway.metrics import CLIENT_GONE
+from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL
 from terazi.gateway.wire.errors import Api, Fault, WireError, server_error, shutting_down
 from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_request import with_defaults
@@ -79,14 +79,15 @@ class Front:
 
     def refuses(self, head: RequestHead) -> Fault | None:
         """As ``House`` has it: on a hot path the gate stands before the body. aiohttp has its own."""
-        if not _is_hot(head):
+        if head.method != "POST" or head.path not in HOT_PATHS:
             return None
         try:
             head.caller = self._desk.admit(head.fields)
         except WireError as error:
-            self._desk.metrics.requests.labels(Api.OPENAI, Tab().model, error.fault.status).inc()
+            self._desk.metrics.requests.labels(Api.OPENAI, NO_MODEL, error.fault.status).inc()
             return error.fault
-        if head.fields.get("content-encoding", "identity").lower() != "identity":
+        encoding = head.fields.get("content-encoding")
+        if encoding is not None and encoding.lower() != "identity":
             message = "the body must not be compressed here"
             return Fault(status=415, message=message, code="unsupported_encoding")
         return None
@@ -100,8 +101,8 @@ class Front:
 
     def take(self, connection: Connection, head: RequestHead, body: bytes) -> Pending | None:
         """As ``House`` has it."""
-        if _is_hot(head):
-            return self._answer(connection, head, body)
+        if head.caller is not None:
+            return self._answer(connection, head, head.caller, body)
         transport = connection.give()
         if transport is not None and not transport.is_closing():
             protocol = self._server()
@@ -110,14 +111,14 @@ class Front:
             protocol.data_received(head.forwarded(body))
         return None
 
-    def _answer(self, connection: Connection, head: RequestHead, body: bytes) -> Pending:
-        desk, tab = self._desk, Tab(caller=head.caller)
+    def _answer(self, connection: Connection, head: RequestHead, caller: Caller, body: bytes) -> Pending:
+        desk, headers, tab = self._desk, head.fields, Tab(caller=caller)
         try:
             envelope = read_envelope(body)
             card = desk.find(envelope.model, tab).card
             fields = envelope.fields
-            preset = desk.defaults(envelope.model)
-            if preset is not None and head.path in _WITH_DEFAULTS:
+            preset = desk.defaults(envelope.model) if head.path in _WITH_DEFAULTS else None
+            if preset is not None:
                 fields = with_defaults(fields, preset)
                 body = json.dumps(fields).encode()
             check_modalities(fields, card)
@@ -128,10 +129,10 @@ class Front:
                 fields=fields,
                 model=card.id,
                 stream=envelope.stream,
-                caller=head.caller,
-                headers=head.fields,
+                caller=caller,
+                headers=headers,
                 arrived=self.now(),
-                content_type=head.fields.get("content-type", "application/json"),
+                content_type=headers.get("content-type", "application/json"),
             )
         except WireError as error:
             desk.metrics.requests.labels(Api.OPENAI, tab.model, error.fault.status).inc()
@@ -202,7 +203,3 @@ class HotAnswer:
         if not self._sink.over:
             cut = task.cancelled() and self._desk.traffic.cutting
             self._sink.fail(shutting_down() if cut else server_error())
-
-
-def _is_hot(head: RequestHead) -> bool:
-    return head.method == "POST" and head.path in HOT_PATHS

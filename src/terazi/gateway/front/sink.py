@@ -5,16 +5,13 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from terazi.gateway.call import Flow, Head
-from terazi.gateway.front.replies import LAST_CHUNK, fault_bytes, head_bytes
+from terazi.gateway.front.replies import LAST_CHUNK, fault_bytes, head_bytes, stream_head
 from terazi.gateway.wire.errors import Api, Fault, sse_event
 
 #: A stream's last event: it waits for the end of its answer, which comes in the same read.
 _DONE: Final = b"data: [DONE]\n\n"
 #: Copying a part of more bytes costs more than a second buffer in one system call.
 _JOIN_BYTES: Final = 16 * 1024
-#: No proxy in between may hold a stream back.
-_STREAM_FIELDS: Final = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
-_CHUNKED: Final = ("Transfer-Encoding", "chunked")
 
 
 class Wire(Protocol):
@@ -86,19 +83,16 @@ class HttpSink:
     # --- the broker's side
 
     def begin(self, head: Head, flow: Flow) -> None:
-        """As ``Sink`` has it. A whole answer's head is written at its end, when its length is known."""
-        wire = self._wire
-        if wire is None or self._head is not None:
+        """As ``Sink`` has it. Nothing goes out yet: a stream's head goes with the first of its body, which follows
+        at once, and a whole answer's at its end, when its length is known.
+        """
+        if self._wire is None or self._head is not None:
             return
         self._head, self.flow = head, flow
-        if not head.stream:
-            return
-        self._stream = True
-        self._chunked = not self._old
-        self._keep_alive = self._keep_alive and self._chunked and not self._leaving()
-        usual = (("Content-Type", head.content_type), *_STREAM_FIELDS, *((_CHUNKED,) if self._chunked else ()))
-        fields = (*_own(head), *self._fields)
-        self._hold(head_bytes(head.status, usual, fields, keep_alive=self._keep_alive, old=self._old))
+        if head.stream:
+            self._stream = True
+            self._chunked = not self._old
+            self._keep_alive = self._keep_alive and self._chunked and not self._leaving()
 
     def write(self, data: bytes) -> None:
         """As ``Sink`` has it."""
@@ -109,35 +103,46 @@ class HttpSink:
             self._body.append(data)
             return
         size = len(data)
+        before = self._held if self._sent else self._first()
         self._sent += size
         if size >= _JOIN_BYTES:
-            self._flush()
-            wire.writelines([b"%x\r\n" % size, data, b"\r\n"] if self._chunked else [data])
+            self._held = b""
+            wire.writelines([before + b"%x\r\n" % size, data, b"\r\n"] if self._chunked else [before, data])
         else:
             last = data.endswith(_DONE)
-            if self._chunked:
-                data = b"%x\r\n%b\r\n" % (size, data)
-            if self._held:
-                data, self._held = self._held + data, b""
+            data = b"%b%x\r\n%b\r\n" % (before, size, data) if self._chunked else before + data
             if last:
                 self._hold(data)
             else:
+                self._held = b""
                 wire.write(data)
         if self._sent == size and self._listener is not None:
             self._listener.began()
 
     def write_chunk(self, raw: bytes, data: bytes) -> None:
-        """As ``Sink`` has it: no bytes are copied unless something waits for this event."""
+        """As ``Sink`` has it: no bytes are copied unless something waits for this event.
+
+        A chunk that came by itself is not held back, whatever it is: the end can only come with a later read.
+        """
         wire = self._wire
-        if wire is None or not self._chunked or self._held or not self._sent or data.endswith(_DONE):
+        if wire is None or not self._chunked or self._held or not self._sent:
             self.write(data)
         else:
             self._sent += len(data)
             wire.write(raw)
 
+    def _first(self) -> bytes:
+        """A stream's head, which goes out with what comes now."""
+        head = self._head
+        if head is None:
+            return b""
+        return stream_head(
+            head.status, head.content_type, head.headers, self._fields, keep_alive=self._keep_alive, old=self._old
+        )
+
     def _hold(self, data: bytes) -> None:
         """Write it with what follows at once, or at the end of this turn of the loop: a system call less."""
-        self._held += data
+        self._held = data
         asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
@@ -151,13 +156,9 @@ class HttpSink:
         if wire is None or head is None:
             return
         if self._stream:
-            if self._chunked:
-                self._held += LAST_CHUNK
-            self._flush()
+            self._end_stream(wire)
         else:
             body = self._body
-            if self._listener is not None:
-                self._listener.began()
             self._keep_alive = self._keep_alive and not self._leaving()
             length = ("Content-Length", str(sum(map(len, body))))
             usual, fields = (("Content-Type", head.content_type),), (length, *_own(head), *self._fields)
@@ -166,6 +167,8 @@ class HttpSink:
                 wire.write(first + body[0])
             else:
                 wire.writelines([first, *body])
+            if self._listener is not None:
+                self._listener.began()
         self._finish(head.status)
 
     def fail(self, fault: Fault) -> None:
@@ -175,14 +178,20 @@ class HttpSink:
             return
         if self._stream:
             self.write(sse_event(fault))
-            if self._chunked:
-                self._held += LAST_CHUNK
-            self._flush()
+            self._end_stream(wire)
             self._finish(200 if self._head is None else self._head.status)
             return
         self._keep_alive = self._keep_alive and not self._leaving()
         wire.write(fault_bytes(Api.OPENAI, fault, self._fields, keep_alive=self._keep_alive, old=self._old))
         self._finish(fault.status)
+
+    def _end_stream(self, wire: Wire) -> None:
+        held = self._held if self._sent else self._first()
+        self._held = b""
+        if self._chunked:
+            held += LAST_CHUNK
+        if held:
+            wire.write(held)
 
     # --- the connection's side
 

@@ -12,7 +12,7 @@ from terazi.gateway.wire.errors import WireError, bad_request
 TAIL_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Envelope:
     """What the gateway reads of a request: which model is meant (``None``: not said), and if it streams.
 
@@ -41,7 +41,7 @@ def read_envelope(raw: bytes) -> Envelope:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         raise WireError(bad_request("'model' must be a text"))
-    return Envelope(model=model or None, stream=body.get("stream") is True, fields=body)
+    return Envelope(model or None, body.get("stream") is True, body)
 
 
 def model_entry(card: ModelCard) -> dict[str, object]:
