@@ -3,7 +3,7 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from terazi.gateway.access import origin_allowed
@@ -14,8 +14,9 @@ from terazi.gateway.front.connection import Connection, Pending
 from terazi.gateway.front.head import RequestHead
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.sink import HttpSink
+from terazi.gateway.library import Preset
 from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL
-from terazi.gateway.wire.errors import Api, Fault, WireError, server_error, shutting_down
+from terazi.gateway.wire.errors import Api, Fault, WireError, bad_request, server_error, shutting_down
 from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_request import with_defaults
 from terazi.gateway.wire.openai import read_envelope
@@ -119,8 +120,7 @@ class Front:
             fields = envelope.fields
             preset = desk.defaults(envelope.model) if head.path in _WITH_DEFAULTS else None
             if preset is not None:
-                fields = with_defaults(fields, preset)
-                body = json.dumps(fields).encode()
+                fields, body = _with_defaults(fields, preset)
             check_modalities(fields, card)
             call = make_call(
                 api=Api.OPENAI,
@@ -203,3 +203,12 @@ class HotAnswer:
         if not self._sink.over:
             cut = task.cancelled() and self._desk.traffic.cutting
             self._sink.fail(shutting_down() if cut else server_error())
+
+
+def _with_defaults(fields: Mapping[str, object], preset: Preset) -> tuple[dict[str, object], bytes]:
+    """A request to a created name as the engine gets it: its fields, and the same as a body."""
+    whole = with_defaults(fields, preset)
+    try:
+        return whole, json.dumps(whole).encode()
+    except RecursionError as problem:  # which may come a level or two before that of reading it
+        raise WireError(bad_request("the body is nested too deeply")) from problem

@@ -1,12 +1,12 @@
 """OpenAI's shapes: the envelope of a request, the model list, and how a stream must end."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from terazi.gateway.backend import ModelCard
 from terazi.gateway.wire.errors import WireError, bad_request
+from terazi.gateway.wire.json_body import read_json
 
 #: Bytes of a stream's end that ``is_complete`` needs: the last event, or an error event.
 TAIL_BYTES = 512
@@ -31,7 +31,7 @@ def read_envelope(raw: bytes) -> Envelope:
         WireError: 400, it isn't a JSON object, or ``model`` isn't a text.
     """
     try:
-        body = json.loads(raw)
+        body = read_json(raw)
     except RecursionError as problem:
         raise WireError(bad_request("the body is nested too deeply")) from problem
     except ValueError as problem:  # JSONDecodeError, UnicodeDecodeError and over-long integers
