@@ -114,12 +114,16 @@ class Keyring:
     Args:
         keys: each key with its holder.
         digests: the same, by the SHA-256 of each key in hexadecimal. With neither, everybody on this machine may.
+
+    Attributes:
+        open: no key is needed.
     """
 
     def __init__(
         self, keys: Mapping[str, Caller] | None = None, *, digests: Mapping[str, Caller] | None = None
     ) -> None:
         self._holders: tuple[tuple[bytes, Caller], ...] = ()
+        self.open = True
         self.replace(keys, digests=digests)
 
     def replace(
@@ -129,11 +133,7 @@ class Keyring:
         holders = [(_digest(key), holder) for key, holder in (keys or {}).items()]
         holders += [(bytes.fromhex(digest), holder) for digest, holder in (digests or {}).items()]
         self._holders = tuple(holders)
-
-    @property
-    def open(self) -> bool:
-        """No key is needed."""
-        return not self._holders
+        self.open = not holders
 
     @property
     def callers(self) -> tuple[Caller, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from terazi.gateway.access import origin_allowed
-from terazi.gateway.call import Call, Caller, Flow
+from terazi.gateway.call import Call, Flow
 from terazi.gateway.calling import make_call
 from terazi.gateway.desk import Desk, Tab
 from terazi.gateway.front.connection import Connection, Pending
@@ -101,30 +101,23 @@ class Front:
         return (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
 
     def take(self, connection: Connection, head: RequestHead, body: bytes) -> Pending | None:
-        """As ``House`` has it."""
-        if head.caller is not None:
-            return self._answer(connection, head, head.caller, body)
-        transport = connection.give()
-        if transport is not None and not transport.is_closing():
-            protocol = self._server()
-            transport.set_protocol(protocol)
-            protocol.connection_made(transport)
-            protocol.data_received(head.forwarded(body))
-        return None
-
-    def _answer(self, connection: Connection, head: RequestHead, caller: Caller, body: bytes) -> Pending:
-        desk, headers, tab = self._desk, head.fields, Tab(caller=caller)
+        """As ``House`` has it: what the gate has let in becomes a ``Call``."""
+        caller = head.caller
+        if caller is None:
+            self._give_away(connection, head, body)
+            return None
+        desk, headers, path, tab = self._desk, head.fields, head.path, Tab(caller=caller)
         try:
             envelope = read_envelope(body)
             card = desk.find(envelope.model, tab).card
             fields = envelope.fields
-            preset = desk.defaults(envelope.model) if head.path in _WITH_DEFAULTS else None
+            preset = desk.defaults(envelope.model) if path in _WITH_DEFAULTS else None
             if preset is not None:
                 fields, body = _with_defaults(fields, preset)
             check_modalities(fields, card)
             call = make_call(
                 api=Api.OPENAI,
-                path=head.path,
+                path=path,
                 body=body,
                 fields=fields,
                 model=card.id,
@@ -137,7 +130,16 @@ class Front:
         except WireError as error:
             desk.metrics.requests.labels(Api.OPENAI, tab.model, error.fault.status).inc()
             raise
-        return HotAnswer(desk, connection, head, call, tab, self.fields_for(head))
+        return HotAnswer(desk, connection, head, call, tab, self.fields_for(head) if "origin" in headers else ())
+
+    def _give_away(self, connection: Connection, head: RequestHead, body: bytes) -> None:
+        """To aiohttp, for this request and no other."""
+        transport = connection.give()
+        if transport is not None and not transport.is_closing():
+            protocol = self._server()
+            transport.set_protocol(protocol)
+            protocol.connection_made(transport)
+            protocol.data_received(head.forwarded(body))
 
 
 class HotAnswer:

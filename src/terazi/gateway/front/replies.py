@@ -1,12 +1,13 @@
 """The bytes of heads and small answers."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
+from terazi.gateway.call import Head
 from terazi.gateway.wire.errors import Api, Fault, render, render_headers
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -30,21 +31,10 @@ def date_line() -> str:
     return _date[1]
 
 
-def stream_head(
-    status: int,
-    content_type: str,
-    own: Mapping[str, str],
-    fields: Iterable[tuple[str, str]],
-    *,
-    keep_alive: bool,
-    old: bool,
-) -> bytes:
-    """The head of a stream: *own* are the broker's fields, *fields* those that each answer to this client has.
-
-    The request's id is among the latter, and left out of the former.
-    """
-    lines = [_begin_of_stream(status, content_type, keep_alive, old), date_line()]
-    for name, value in own.items():
+def stream_head(head: Head, fields: Fields, *, keep_alive: bool, old: bool) -> bytes:
+    """The head of a stream. *fields* are those that each answer to this client has, its request's id among them."""
+    lines = [_begin_of_stream(head.status, head.content_type, keep_alive, old), date_line()]
+    for name, value in head.headers.items():
         if name != "x-request-id":
             lines.append(f"{name}: {value}\r\n")
     for name, value in fields:

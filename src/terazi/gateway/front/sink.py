@@ -51,7 +51,7 @@ class HttpSink:
 
     __slots__ = (
         "_body", "_chunked", "_fields", "_head", "_held", "_keep_alive", "_leaving", "_listener", "_old", "_sent",
-        "_stream", "_wire", "flow", "over",
+        "_stream", "_unsent", "_wire", "flow", "over",
     )  # fmt: skip
 
     def __init__(
@@ -71,6 +71,8 @@ class HttpSink:
         self._old = old
         self._leaving = leaving
         self._head: Head | None = None
+        #: The same of a stream, until it goes out.
+        self._unsent: Head | None = None
         self._stream = self._chunked = False
         self._body: list[bytes] = []
         self._held = b""
@@ -90,7 +92,7 @@ class HttpSink:
             return
         self._head, self.flow = head, flow
         if head.stream:
-            self._stream = True
+            self._stream, self._unsent = True, head
             self._chunked = not self._old
             self._keep_alive = self._keep_alive and self._chunked and not self._leaving()
 
@@ -102,21 +104,22 @@ class HttpSink:
         if not self._stream:
             self._body.append(data)
             return
+        first = self._unsent is not None
+        before = self._before() if first else self._held
         size = len(data)
-        before = self._held if self._sent else self._first()
         self._sent += size
         if size >= _JOIN_BYTES:
             self._held = b""
             wire.writelines([before + b"%x\r\n" % size, data, b"\r\n"] if self._chunked else [before, data])
         else:
-            last = data.endswith(_DONE)
+            ends = data.endswith(_DONE)
             data = b"%b%x\r\n%b\r\n" % (before, size, data) if self._chunked else before + data
-            if last:
+            if ends:
                 self._hold(data)
             else:
                 self._held = b""
                 wire.write(data)
-        if self._sent == size and self._listener is not None:
+        if first and self._listener is not None:
             self._listener.began()
 
     def write_chunk(self, raw: bytes, data: bytes) -> None:
@@ -125,20 +128,19 @@ class HttpSink:
         A chunk that came by itself is not held back, whatever it is: the end can only come with a later read.
         """
         wire = self._wire
-        if wire is None or not self._chunked or self._held or not self._sent:
+        if wire is None or not self._chunked or self._held or self._unsent is not None:
             self.write(data)
         else:
             self._sent += len(data)
             wire.write(raw)
 
-    def _first(self) -> bytes:
-        """A stream's head, which goes out with what comes now."""
-        head = self._head
+    def _before(self) -> bytes:
+        """What waits to go out with what comes now: a stream's head, or an event that was held back."""
+        head, self._unsent = self._unsent, None
         if head is None:
-            return b""
-        return stream_head(
-            head.status, head.content_type, head.headers, self._fields, keep_alive=self._keep_alive, old=self._old
-        )
+            held, self._held = self._held, b""
+            return held
+        return stream_head(head, self._fields, keep_alive=self._keep_alive, old=self._old)
 
     def _hold(self, data: bytes) -> None:
         """Write it with what follows at once, or at the end of this turn of the loop: a system call less."""
@@ -156,7 +158,9 @@ class HttpSink:
         if wire is None or head is None:
             return
         if self._stream:
-            self._end_stream(wire)
+            rest = self._before() + LAST_CHUNK if self._chunked else self._before()
+            if rest:
+                wire.write(rest)
         else:
             body = self._body
             self._keep_alive = self._keep_alive and not self._leaving()
@@ -178,20 +182,13 @@ class HttpSink:
             return
         if self._stream:
             self.write(sse_event(fault))
-            self._end_stream(wire)
+            if self._chunked:
+                wire.write(LAST_CHUNK)
             self._finish(200 if self._head is None else self._head.status)
             return
         self._keep_alive = self._keep_alive and not self._leaving()
         wire.write(fault_bytes(Api.OPENAI, fault, self._fields, keep_alive=self._keep_alive, old=self._old))
         self._finish(fault.status)
-
-    def _end_stream(self, wire: Wire) -> None:
-        held = self._held if self._sent else self._first()
-        self._held = b""
-        if self._chunked:
-            held += LAST_CHUNK
-        if held:
-            wire.write(held)
 
     # --- the connection's side
 
@@ -202,10 +199,11 @@ class HttpSink:
         self._body.clear()
 
     def _finish(self, status: int) -> None:
-        sent, listener = self._sent, self._listener
-        self.drop()
+        listener = self._listener
+        self.over = True
+        self._wire = self.flow = self._listener = None
         if listener is not None:
-            listener.ended(status, sent, keep_alive=self._keep_alive)
+            listener.ended(status, self._sent, keep_alive=self._keep_alive)
 
 
 def _own(head: Head) -> list[tuple[str, str]]:
