@@ -1,6 +1,6 @@
 """Puts the gateway's application together."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -56,6 +56,7 @@ def create_app(
     sources: Collection[Source] = (),
     readers: Collection[Reader] = (),
     journal: Journal | None = None,
+    paused: Callable[[], bool] = lambda: False,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -74,6 +75,7 @@ def create_app(
         journal: of what is accepted, opened and closed by whoever gives it; in memory only if None.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
+        paused: whether new requests are turned away just now, for ``/healthz``.
         readers: shown each request that is over, after the metrics; with ``Tracing`` among them engines are told of
             the traces too.
     """
@@ -119,7 +121,7 @@ def create_app(
     RerankRoutes(desk).add_to(app)
     MediaRoutes(desk).add_to(app)
     LlamaCppRoutes(desk).add_to(app)
-    HealthRoutes(desk).add_to(app)
+    HealthRoutes(desk, paused).add_to(app)
     DocumentRoutes(desk).add_to(app)
     if control is not None and control_token:
         ControlRoutes(desk, control, control_token).add_to(app)

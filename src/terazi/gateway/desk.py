@@ -139,15 +139,14 @@ class Desk:
 
         Whatever goes wrong is raised by the answer, as ``WireError``.
         """
-        answer = Answer()
-        task = asyncio.create_task(self.broker.answer(call, answer))
-        task.add_done_callback(answer.abandoned)
+        answer, over = Answer(), asyncio.Event()
+        answering = self.broker.begin(call, answer, over.set)
         try:
             yield answer
         finally:
             if answer.sated or not answer.ended:  # else the broker has only its books to close
-                task.cancel()
-            await asyncio.wait((task,))
+                answering.cancel()
+            await over.wait()
 
     def _client_left(self, api: Api, tab: Tab) -> None:
         self.metrics.disconnects.inc()

@@ -48,7 +48,7 @@ _REMEMBERED: Final = 100
 class Entry:
     """One accepted request, and what its client has been sent."""
 
-    __slots__ = ("_counted", "_journal", "_last", "_raw", "_script", "_size", "call", "lost_track")
+    __slots__ = ("_counted", "_journal", "_last", "_raw", "_reserved", "_script", "_size", "call", "lost_track")
 
     def __init__(self, journal: "Journal", call: Call) -> None:
         self.call = call
@@ -58,6 +58,7 @@ class Entry:
         self._raw: list[bytes] = []
         self._size = 0  # of the raw bytes
         self._counted = 0  # what the journal's total holds for it
+        self._reserved = 0  # a part of that
         self._last = b""
         self._script: Transcript | None = None
 
@@ -73,6 +74,22 @@ class Entry:
         self._journal.total_bytes += size
         if self._size > _RAW_BYTES or self._journal.total_bytes > self._journal.limit_bytes:
             self._shrink()
+
+    def reserve(self, size: int) -> bool:
+        """Whether *size* bytes may be sent before they are told: they count as kept until ``release``."""
+        if self.lost_track or self._journal.total_bytes + size > self._journal.limit_bytes:
+            return False
+        if not self._reserved:
+            self._reserved = size
+            self._counted += size
+            self._journal.total_bytes += size
+        return True
+
+    def release(self) -> None:
+        """What was reserved is told by now."""
+        self._counted -= self._reserved
+        self._journal.total_bytes -= self._reserved
+        self._reserved = 0
 
     def tail(self) -> bytes:
         """What was sent last: the last events of an answer come together or one by one."""
@@ -90,7 +107,7 @@ class Entry:
 
     def _forget(self) -> None:
         self._journal.total_bytes -= self._counted
-        self._raw, self._size, self._counted = [], 0, 0
+        self._raw, self._size, self._counted, self._reserved = [], 0, 0, 0
 
     def _shrink(self) -> None:
         too_long = self._script is not None and self._script.length > _TEXT_CHARACTERS

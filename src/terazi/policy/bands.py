@@ -52,6 +52,14 @@ class Queue:
             self._aged_at, self._due = now, None
         band.serve(request, now)
 
+    def pass_through(self, request: Request, weight: float, now: float) -> None:
+        """It comes while nobody waits, and is served at once: what ``add`` and ``serve`` would leave behind."""
+        self._due = None  # as looking for candidates does
+        band = self._bands.get(request.priority)
+        if band is None:
+            band = self._band(request)
+        band.pass_through(request, weight, now)
+
     def band_of(self, request: Request) -> Band:
         """Where it waits, or waited."""
         return self._bands[request.priority]

@@ -12,7 +12,7 @@ for it really uses.
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 #: How fast the estimate of a flow's use follows what is measured.
 _FOLLOW: Final = 0.2
@@ -20,6 +20,14 @@ _FOLLOW: Final = 0.2
 _LOOK_AHEAD: Final = 8
 #: Flows that are kept although they neither wait nor run, for what they still owe.
 _FLOWS_KEPT: Final = 1024
+
+
+class Seat(Protocol):
+    """Where a request is while it is answered: a replica."""
+
+    def release(self, request: "Request") -> None:
+        """It has left."""
+        ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -31,7 +39,8 @@ class Request:
         charge: tokens that its flow pays for it: an estimate, until it is complete.
         paid: the flow has paid; a second attempt is free.
         until: it waits no longer; None is for ever, or not known yet.
-        seated_at: since when an engine has it; None while it waits.
+        seat: the engine that has it; None while it waits.
+        seated_at: since when.
     """
 
     id: str
@@ -45,7 +54,8 @@ class Request:
     charge: float = 0.0
     paid: bool = False
     until: float | None = None
-    seated_at: float | None = None
+    seat: Seat | None = None
+    seated_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -129,12 +139,18 @@ class Band:
         The first is found in one pass; all flows are sorted only for who asks on. Nothing may be changed meanwhile.
         """
         yield from self.returned
-        flows = [flow for flow in self._flows.values() if flow.queue]
-        if not flows:
+        first: Flow | None = None
+        for flow in self._flows.values():  # min() would make a call and a tuple for each
+            if flow.queue and (
+                first is None
+                or flow.start < first.start
+                or (flow.start == first.start and flow.order < first.order)
+            ):
+                first = flow
+        if first is None:
             return
-        first = min(flows, key=_rank)
         yield next(iter(first.queue.values()))
-        for flow in sorted(flows, key=_rank):
+        for flow in sorted((flow for flow in self._flows.values() if flow.queue), key=_rank):
             for depth, request in enumerate(flow.queue.values()):
                 if depth >= _LOOK_AHEAD:
                     break
@@ -164,6 +180,29 @@ class Band:
         self._now = max(self._now, flow.start)
         self._charge(flow, request.charge)
 
+    def pass_through(self, request: Request, weight: float, now: float) -> None:
+        """It comes while nobody waits, and is served at once: what ``add`` and ``serve`` would leave behind."""
+        flow = self._flows.get(request.caller)
+        if flow is None:
+            flow = self.flow(request.caller, weight)
+        flow.weight = weight
+        flow.held_back = False
+        flow.unsettled += 1
+        self._unsettled += 1
+        self._joined += 1
+        flow.order = self._joined
+        self.served_at = now
+        request.paid = True
+        request.charge = charge = max(1.0, request.tokens * flow.used)
+        start = flow.start
+        if start > self._now:
+            self._now = start
+        else:
+            start = self._now
+        flow.start = start = start + charge / weight
+        if start > self._furthest:  # noqa: PLR1730 - a call less for each request
+            self._furthest = start
+
     def settle(self, request: Request, tokens: int | None) -> float:
         """One that has paid is over. What it cost more than was charged.
 
@@ -176,9 +215,12 @@ class Band:
         more = 0.0
         if tokens is not None:
             more = tokens - request.charge
-            self._charge(flow, more)
+            flow.start = start = flow.start + more / flow.weight
+            if start > self._furthest:  # noqa: PLR1730 - a call less for each request
+                self._furthest = start
             if request.tokens > 0:
-                flow.used += _FOLLOW * (min(4.0, tokens / request.tokens) - flow.used)
+                used = tokens / request.tokens if tokens < 4 * request.tokens else 4.0
+                flow.used += _FOLLOW * (used - flow.used)
         self._forget()
         return more
 
@@ -237,8 +279,8 @@ class Band:
 
     def _forget(self) -> None:
         """When nobody waits or runs, no caller owes another anything (the end of a busy period in the paper)."""
-        if not self.waiting and not self._unsettled:
-            self._now = max(self._now, self._furthest)
+        if not self.waiting and not self._unsettled and self._furthest > self._now:
+            self._now = self._furthest
         if len(self._flows) > 2 * _FLOWS_KEPT:
             idle = [c for c, f in self._flows.items() if not f.queue and not f.unsettled and f.start <= self._now]
             for caller in idle[:_FLOWS_KEPT]:

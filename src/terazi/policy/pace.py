@@ -27,12 +27,14 @@ class Pace:
 
     def served(self, took_s: float) -> None:
         """A request has left its engine after *took_s*."""
-        self.service_s = _mean(self.service_s, took_s)
+        old = self.service_s
+        self.service_s = took_s if old is None else old + _NEWEST * (took_s - old)
 
     def opened(self, now: float) -> None:
         """An engine takes requests."""
         if self.wanted_at is not None:
-            self.opening_s = _mean(self.opening_s, now - self.wanted_at)
+            old, took_s = self.opening_s, now - self.wanted_at
+            self.opening_s = took_s if old is None else old + _NEWEST * (took_s - old)
             self.wanted_at = None
 
     def between_s(self, at_once: int) -> float | None:
@@ -45,7 +47,3 @@ class Pace:
             return None
         left = self.wanted_at + self.opening_s - now
         return left if left > 0 else None
-
-
-def _mean(old: float | None, new: float) -> float:
-    return new if old is None else old + _NEWEST * (new - old)

@@ -16,7 +16,7 @@ from terazi.gateway.front.connection import Connection, Pending
 from terazi.gateway.front.head import RequestHead
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.sink import HttpSink
-from terazi.gateway.wire.errors import Api, Fault, WireError, server_error, shutting_down
+from terazi.gateway.wire.errors import Api, Fault, WireError, server_error
 from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_request import with_defaults
 from terazi.gateway.wire.openai import read_envelope
@@ -141,9 +141,9 @@ class Front:
 
 
 class HotAnswer:
-    """One answer on a hot path: the broker's task, its sink, and what is counted of it."""
+    """One answer on a hot path: its sink, and what is counted of it."""
 
-    __slots__ = ("_connection", "_desk", "_first_byte_s", "_sink", "_tab", "_task")
+    __slots__ = ("_answering", "_connection", "_desk", "_first_byte_s", "_sink", "_tab")
 
     def __init__(  # noqa: PLR0917 - called once, a few lines above
         self,
@@ -169,8 +169,7 @@ class HotAnswer:
             old=head.old,
             leaving=lambda: desk.traffic.draining,
         )
-        self._task = asyncio.get_running_loop().create_task(desk.broker.answer(call, self._sink))
-        self._task.add_done_callback(self._over)
+        self._answering = desk.broker.begin(call, self._sink, self._over)
 
     @property
     def flow(self) -> Flow | None:
@@ -180,7 +179,7 @@ class HotAnswer:
     def gone(self) -> None:
         """As ``Pending`` has it."""
         self._sink.drop()
-        self._task.cancel()
+        self._answering.cancel()
         self._desk.metrics.disconnects.inc()
         self._desk.metrics.answered(Api.OPENAI, self._tab.model, CLIENT_GONE, first_byte_s=self._first_byte_s)
 
@@ -195,14 +194,10 @@ class HotAnswer:
         )
         self._connection.answered(keep_alive=keep_alive)
 
-    def _over(self, task: "asyncio.Task[None]") -> None:
-        """The broker has ended; if it never said so to the sink, something is wrong with it, or it was cut."""
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None:
-            _log.error("answering a request failed", exc_info=problem)
+    def _over(self) -> None:
+        """The broker has closed its books; if it never said so to the sink, something is wrong with it."""
         if not self._sink.over:
-            cut = task.cancelled() and self._desk.traffic.cutting
-            self._sink.fail(shutting_down() if cut else server_error())
+            self._sink.fail(server_error())
 
 
 def _is_hot(head: RequestHead) -> bool:
