@@ -84,6 +84,7 @@ def command_line() -> str:
 def configuration() -> str:
     """Every key of ``terazi.toml`` with its type, default and meaning."""
     from terazi.service.config import Config
+    from terazi.service.effects import RULES
 
     parts = [
         HEAD,
@@ -91,16 +92,25 @@ def configuration() -> str:
         "Looked for at `$TERAZI_CONFIG`, `./terazi.toml`, then the user's configuration folder.\n",
     ]
     parts += ["Every key, annotated: [terazi.example.toml](../terazi.example.toml). As JSON schema, for editors:"]
-    parts += ["[terazi.schema.json](terazi.schema.json).\n"]
+    parts += [
+        "[terazi.schema.json](terazi.schema.json). The last column says when a change of the file counts for a"
+    ]
+    parts += ["service that runs.\n"]
     for heading, model in _tables("", Config, many=False):
-        properties = model.model_json_schema()["properties"]
+        properties, place = model.model_json_schema()["properties"], heading.strip("[]")
         rows = [
-            f"| `{name}` | {_kind(properties[name])} | `{_toml(field.default)}` | {field.description or ''} |"
+            f"| `{name}` | {_kind(properties[name])} | `{_toml(field.default)}` | {field.description or ''} "
+            f"| {RULES[f'{place}.{name}'].effect} |"
             for name, field in model.model_fields.items()
             if _table_of(field) is None
         ]
         if rows:
-            parts += [f"## {heading}\n", "| key | type | default | meaning |\n|---|---|---|---|", *rows, ""]
+            parts += [
+                f"## {heading}\n",
+                "| key | type | default | meaning | a change counts |\n|---|---|---|---|---|",
+                *rows,
+                "",
+            ]
     return "\n".join(parts)
 
 

@@ -8,7 +8,6 @@ import logging
 import shlex
 import shutil
 import sys
-import time
 from collections.abc import Sequence
 
 from terazi.cli import options
@@ -17,6 +16,7 @@ from terazi.cli.terminal import one_line, tell
 from terazi.errors import UsageError
 from terazi.service.config import Config, find_config, read_config
 from terazi.service.config_models import read_url
+from terazi.service.log_output import PROGRAM, JsonLine, TextLine
 from terazi.service.running import Service
 from terazi.service.up_request import UpRequest
 from terazi.service.weighing import Weighing
@@ -83,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
         config_path=path,
         host=args.host or config.service.host,
         port=config.service.port if args.port is None else args.port,
-        price_per_kwh=config.power.price_per_kwh if args.price_per_kwh is None else args.price_per_kwh,
-        api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or config.service.key(),
+        price_per_kwh=args.price_per_kwh,
+        api_key=args.api_key or os.environ.get("TERAZI_API_KEY") or None,
     )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve(request))
@@ -104,8 +104,7 @@ def _attached(text: str) -> tuple[str, str | None]:
 
 async def _serve(request: UpRequest) -> None:
     reporter = TerminalReporter()
-    logger = logging.getLogger("terazi")
-    logger.setLevel(logging.INFO)
+    logger = logging.getLogger(PROGRAM)
     logger.addHandler(reporter)
     try:
         await Service(request, reporter).run()
@@ -121,7 +120,8 @@ class TerminalReporter(logging.Handler):
     """
 
     def __init__(self) -> None:
-        super().__init__(logging.INFO)
+        super().__init__()
+        self.setFormatter(TextLine())
         self._drawn = False
 
     def weighed(self, weighing: Weighing) -> None:
@@ -129,14 +129,16 @@ class TerminalReporter(logging.Handler):
         print(render_weighing(weighing), flush=True)
 
     def say(self, text: str) -> None:
-        """One line, after the progress line."""
+        """One line, after the progress line; a record where all lines are to be objects."""
         self._wipe()
+        if isinstance(self.formatter, JsonLine):
+            text = self.format(logging.makeLogRecord({"name": PROGRAM, "levelname": "INFO", "msg": text}))
         tell([text])
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A log record as a line, with the time of day: a service is looked at hours later."""
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
-        self.say(f"{clock} {self.format(record)}")
+        """A log record as a line, in the form that ``[log]`` asks for."""
+        self._wipe()
+        tell([self.format(record)])
 
     def loading(self, model: str, detail: str) -> None:
         """A progress line, redrawn on a terminal only."""

@@ -1,6 +1,6 @@
 """Puts the gateway's application together."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -56,6 +56,7 @@ def create_app(
     sources: Collection[Source] = (),
     readers: Collection[Reader] = (),
     journal: Journal | None = None,
+    paused: Callable[[], bool] = lambda: False,
 ) -> web.Application:
     """The gateway over *directory*.
 
@@ -74,12 +75,15 @@ def create_app(
         journal: of what is accepted, opened and closed by whoever gives it; in memory only if None.
         keyring: instead of *api_key* and *keys*, and changed by whoever gives it.
         sources: of figures for the metrics.
+        paused: whether new requests are turned away just now, for ``/healthz``.
         readers: shown each request that is over, after the metrics; with ``Tracing`` among them engines are told of
             the traces too.
     """
     metrics = Metrics(directory, sources, process=True)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
     traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc, grace_s=min(GRACE_S, unreached_s))
+    book = Bookkeeper((metrics, *readers))
+    metrics.before = book.flush
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
@@ -88,7 +92,7 @@ def create_app(
             links,
             traffic,
             journal=journal,
-            account=Bookkeeper((metrics, *readers)),
+            account=book,
             heartbeat_s=heartbeat_s,
             unreached_s=unreached_s,
             trace=traceparent_of if any(isinstance(reader, Tracing) for reader in readers) else None,
@@ -103,10 +107,11 @@ def create_app(
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk
 
-    async def close_links(_: web.Application) -> None:
+    async def close(_: web.Application) -> None:
         links.close()
+        book.close()
 
-    app.on_cleanup.append(close_links)
+    app.on_cleanup.append(close)
     app.on_response_prepare.append(_add_cors)
     OpenAiRoutes(desk).add_to(app)
     AnthropicRoutes(desk).add_to(app)
@@ -116,7 +121,7 @@ def create_app(
     RerankRoutes(desk).add_to(app)
     MediaRoutes(desk).add_to(app)
     LlamaCppRoutes(desk).add_to(app)
-    HealthRoutes(desk).add_to(app)
+    HealthRoutes(desk, paused).add_to(app)
     DocumentRoutes(desk).add_to(app)
     if control is not None and control_token:
         ControlRoutes(desk, control, control_token).add_to(app)

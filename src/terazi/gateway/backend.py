@@ -6,11 +6,10 @@ and ``logs`` ask for.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from terazi.gateway.in_flight import InFlight
+from terazi.gateway.in_flight import Stay
 
 #: The lifecycle state in which a backend answers at once; in any other one ``Backend.ready`` is awaited.
 READY: Final = "ready"
@@ -108,7 +107,7 @@ class Backend(Protocol):
         """
         ...
 
-    def tracking(self, request: str = "") -> AbstractContextManager[InFlight]:
+    def tracking(self, request: str = "") -> Stay:
         """Count one request as in flight, so that stopping the engine can wait for it.
 
         *request* is its id, for what is told of a crash. Bytes of its answer are added to what is returned.
@@ -127,6 +126,11 @@ class Served(Protocol):
     @property
     def state(self) -> str:
         """That of its readiest engine; ``cold`` if none of them runs."""
+        ...
+
+    @property
+    def closed(self) -> str | None:
+        """Why it takes no requests now; None if it does, be it that they wait for an engine."""
         ...
 
     @property

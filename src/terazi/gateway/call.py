@@ -5,7 +5,7 @@ to the ``Broker``, which queues, sends, journals, resumes and accounts for it. N
 pushed into its sink as it comes, and a client that leaves cancels the broker's task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -114,8 +114,15 @@ class Sink(Protocol):
         """More of the body. Of a stream: whole server-sent events and comments only."""
         ...
 
-    def write_chunk(self, raw: bytes, data: bytes) -> None:
-        """The same as ``write(data)`` in a stream; *raw* is *data* as one chunk of HTTP/1.1, framing and all."""
+    def bypass(self) -> Callable[[bytes], None] | None:
+        """What takes whole chunks of HTTP/1.1 with events in them, as they are; None if nothing does.
+
+        It holds until ``end`` or ``fail``, and ``write`` may come in between.
+        """
+        ...
+
+    def bypassed(self, size: int) -> None:
+        """*size* bytes of the body, without the framing, went that way."""
         ...
 
     def end(self) -> None:

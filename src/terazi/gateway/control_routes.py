@@ -2,13 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from terazi.errors import TeraziError, UsageError
 from terazi.gateway.access import same_secret
-from terazi.gateway.backend import READY, Control
+from terazi.gateway.backend import Control
 from terazi.gateway.desk import Desk, Tab, json_response, stream_response
 from terazi.gateway.operations import register
 from terazi.gateway.wire.errors import Api, Fault, WireError, bad_request, unauthorised
@@ -19,24 +20,45 @@ _MOST_LINES = 100_000
 
 
 class HealthRoutes:
-    """``/healthz`` and ``/metrics``."""
+    """``/healthz``, ``/livez`` and ``/metrics``.
 
-    def __init__(self, desk: Desk) -> None:
+    Args:
+        paused: whether new requests are turned away just now, whatever they ask for.
+    """
+
+    def __init__(self, desk: Desk, paused: Callable[[], bool] = lambda: False) -> None:
         self._desk = desk
+        self._paused = paused
 
     def add_to(self, app: web.Application) -> None:
         """Register the handlers."""
-        register(app, self._desk, {"health": self.health, "metrics": self.metrics})
+        register(app, self._desk, {"health": self.health, "alive": self.alive, "metrics": self.metrics})
 
     async def health(self, request: web.Request, tab: Tab) -> web.Response:
-        """200 when at least one model answers, 503 while none does; the state of each for who may know them."""
-        draining = self._desk.traffic.draining
-        ready = any(model.state == READY for model in self._desk.directory.served()) and not draining
-        status = "draining" if draining else "ok" if ready else "unavailable"
+        """200 while requests are taken, 503 while all are turned away; each model's state, for who may know it.
+
+        A model that is cold or loading takes requests: they wait for it.
+        """
+        status = self._status()
         body: dict[str, object] = {"status": status}
         if self._desk.keyring.caller(request.headers) is not None:
-            body["models"] = {model.card.id: model.state for model in self._desk.listed(tab.caller)}
-        return json_response(body, status=200 if ready else 503)
+            listed = self._desk.listed(tab.caller)
+            body["models"] = {model.card.id: model.state for model in listed}
+            if closed := {model.card.id: model.closed for model in listed if model.closed is not None}:
+                body["closed"] = closed
+        return json_response(body, status=200 if status == "ok" else 503)
+
+    def _status(self) -> str:
+        if self._desk.traffic.draining:
+            return "draining"
+        if self._paused():
+            return "paused"
+        served = self._desk.directory.served()
+        return "unavailable" if served and all(model.closed is not None for model in served) else "ok"
+
+    async def alive(self, _request: web.Request, _tab: Tab) -> web.Response:
+        """200: the service itself runs. What is wrong with a model, to start the service anew would not mend."""
+        return json_response({"status": "alive"})
 
     async def metrics(self, _request: web.Request, _tab: Tab) -> web.Response:
         """Prometheus's text format."""

@@ -17,6 +17,7 @@ from terazi.gateway.desk import Desk, Tab, json_response
 from terazi.gateway.library import Library, Preset
 from terazi.gateway.ollama_relay import Telling, now
 from terazi.gateway.operations import register
+from terazi.gateway.shown import shown
 from terazi.gateway.wire import ollama
 from terazi.gateway.wire.bodies import read_body
 from terazi.gateway.wire.errors import Api, Fault, WireError, engine_fault
@@ -90,13 +91,11 @@ class OllamaRoutes:
 
     async def tags(self, _request: web.Request, tab: Tab) -> web.Response:
         """What is there, pulled, copied and created names too."""
-        directory, known, library = self._desk.directory, self._desk.listed(tab.caller), self._library
-        presets = () if library is None else (*library.pulled(), *library.presets())
-        named = [(preset, directory.find(preset.base)) for preset in presets]
+        found = shown(self._desk.listed(tab.caller), self._library, self._desk.directory.find)
         return json_response(
             ollama.tags(
-                [model.card for model in known],
-                [(preset, model.card) for preset, model in named if model is not None and model in known],
+                [one.card for one in found if one.preset is None],
+                [(one.preset, one.base) for one in found if one.preset is not None],
             )
         )
 

@@ -1,14 +1,15 @@
 """What the broker knows of one call while it answers it, over all engines that it takes."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, Final
 
-from terazi.gateway.account import Attempt  # noqa: TC001 - as all others are imported
+from terazi.gateway.account import Attempt
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call
+from terazi.gateway.in_flight import InFlight, Stay
 from terazi.gateway.journal import Entry
 from terazi.gateway.ports import Ticket, Witness
 from terazi.policy.resume import Setbacks, Shape, Strikes, shape_of
@@ -22,6 +23,7 @@ class Run:
 
     Attributes:
         ticket: its place, once it has one.
+        backend: the engine that has it, or had it last.
         lost: an engine broke off with it, so that the next attempt depends on what was sent.
         replayed: a replay came out differently.
         broke_off: an engine broke off with it, or could not be reached.
@@ -35,33 +37,89 @@ class Run:
 
     FIRST_PAUSE_S: Final = 0.05
 
+    __slots__ = (
+        "_began", "_fields", "_setbacks", "_shape", "_stay", "_strikes", "attempts", "backend", "broke_off", "call",
+        "death", "entry", "lost", "pause_s", "replayed", "steps", "suspect", "ticket", "unreached_since",
+    )  # fmt: skip
+
     def __init__(self, call: Call, entry: Entry) -> None:
         self.call = call
         self.entry = entry
         self.ticket: Ticket | None = None
+        self.backend: Backend | None = None
         self.lost = self.replayed = self.broke_off = False
         self.suspect: tuple[Backend, bool] | None = None
-        self.strikes = Strikes()
-        self.setbacks = Setbacks()
-        self.attempts: list[Attempt] = []
-        self.steps: list[str] = []
+        self.attempts: tuple[Attempt, ...] = ()
+        self.steps: tuple[str, ...] = ()
         self.death: str | None = None
         self.unreached_since: float | None = None
         self.pause_s = self.FIRST_PAUSE_S
+        self._strikes: Strikes | None = None
+        self._setbacks: Setbacks | None = None
+        self._fields: Mapping[str, Any] | None = None
+        self._shape: Shape | None = None
+        self._stay: Stay | None = None
+        self._began = 0.0
 
-    @cached_property
+    def enter(self, backend: Backend) -> InFlight:
+        """*backend* has it from now on, and counts it."""
+        self.backend = backend
+        stay = self._stay = backend.tracking(self.call.id)
+        self._began = asyncio.get_running_loop().time()
+        return stay.flight
+
+    @property
+    def engine(self) -> Backend:
+        """The engine that has it, or had it last.
+
+        Raises:
+            RuntimeError: there was none yet.
+        """
+        if self.backend is None:
+            raise RuntimeError("a request that no engine had yet is asked for its engine")
+        return self.backend
+
+    def leave(self, lost: str | None) -> None:
+        """No engine has it; *lost* says why the attempt broke off, if it did."""
+        stay, self._stay = self._stay, None
+        if stay is None:
+            return
+        stay.end()
+        now = asyncio.get_running_loop().time()
+        attempt = Attempt(replica=self.engine.replica, began=self._began, ended=now, lost=lost)
+        self.attempts += (attempt,)
+
+    @property
+    def strikes(self) -> Strikes:
+        """Deaths under it; made when they are asked for, which is never for most."""
+        if self._strikes is None:
+            self._strikes = Strikes()
+        return self._strikes
+
+    @property
+    def setbacks(self) -> Setbacks:
+        """The same of engines that broke off."""
+        if self._setbacks is None:
+            self._setbacks = Setbacks()
+        return self._setbacks
+
+    @property
     def fields(self) -> Mapping[str, Any]:
         """The body's; whoever made the call may not have needed to read it."""
-        if not self.call.fields and self.call.content_type.startswith("application/json"):
-            with contextlib.suppress(ValueError, RecursionError):
-                read = json.loads(self.call.body)
-                return read if isinstance(read, dict) else {}
-        return self.call.fields
+        if self._fields is None:
+            self._fields = self.call.fields
+            if not self._fields and self.call.content_type.startswith("application/json"):
+                with contextlib.suppress(ValueError, RecursionError):
+                    read = json.loads(self.call.body)
+                    self._fields = read if isinstance(read, dict) else {}
+        return self._fields
 
-    @cached_property
+    @property
     def shape(self) -> Shape:
         """What its fields say about resuming it; read only when that matters."""
-        return shape_of(self.call.path, self.fields, stream=self.call.stream)
+        if self._shape is None:
+            self._shape = shape_of(self.call.path, self.fields, stream=self.call.stream)
+        return self._shape
 
     def words(self) -> str:
         """What a heartbeat says."""

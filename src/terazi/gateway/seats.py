@@ -151,6 +151,10 @@ class Seats:
         if isinstance(news, ReplicaGone):
             self._backends.pop(news.replica, None)
 
+    def rebound(self, *, max_queued: int, max_queued_each: int, max_wait_s: float | None) -> None:
+        """As the dispatcher has it."""
+        self._dispatcher.rebound(max_queued=max_queued, max_queued_each=max_queued_each, max_wait_s=max_wait_s)
+
     def drain(self) -> None:
         """The service ends: new and waiting calls are turned away."""
         self._step(DrainBegan(), self._now())

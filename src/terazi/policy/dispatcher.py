@@ -14,6 +14,7 @@ It keeps its state in itself, since it would be copied for each of thousands of 
 the same, and does nothing but answer.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from terazi.policy.admission import Account, Limits, may_wait
@@ -104,6 +105,12 @@ class Dispatcher:
         return Survey(
             lines=tuple(line.view(now) for line in self._lines.values()),
             callers=tuple(a.view(now) for a in self._accounts.values() if a.queued or a.running),
+        )
+
+    def rebound(self, *, max_queued: int, max_queued_each: int, max_wait_s: float | None) -> None:
+        """These, of ``Limits``, count for whoever comes from now on; nobody who waits is turned away for them."""
+        self._limits = replace(
+            self._limits, max_queued=max_queued, max_queued_each=max_queued_each, max_wait_s=max_wait_s
         )
 
     # --- events

@@ -69,6 +69,10 @@ class Keeper:
         self._state = State(limits or Limits())
         self._woken_at: float | None = None
 
+    def relimit(self, limits: Limits) -> None:
+        """Be so patient from now on; a pause that has begun ends when it was said to."""
+        self._state.limits = limits
+
     def residence(self, unit: str) -> Residence | None:
         """Where *unit* is; None if it isn't known."""
         found = self._state.units.get(unit)

@@ -14,7 +14,7 @@ import aiohttp
 
 from terazi.errors import EngineError
 from terazi.gateway.backend import READY, HeldMemory, ModelCard
-from terazi.gateway.in_flight import InFlight
+from terazi.gateway.in_flight import InFlight, Stay
 from terazi.policy.dispatch_messages import ReplicaChanged
 from terazi.policy.progress import Liveness, Patience
 from terazi.supervisor.health import EngineClient
@@ -77,6 +77,11 @@ class AttachedModel:
         return READY if self.answers else "failed"
 
     @property
+    def closed(self) -> str | None:
+        """Its server doesn't answer."""
+        return None if self.answers else f"{self.base_url}, which serves {self.card.id}, does not answer"
+
+    @property
     def memory(self) -> HeldMemory:
         """Nothing of ours."""
         return HeldMemory(size_bytes=0, size_vram_bytes=0)
@@ -100,7 +105,7 @@ class AttachedModel:
         if not self.answers:
             raise EngineError(f"{self.base_url} does not answer", hint="start that server; it is looked for on")
 
-    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
+    def tracking(self, request: str = "") -> Stay:
         """Count a request while it is there."""
         return self._flight.tracking(request)
 
@@ -198,7 +203,7 @@ class AttachedServer:
             bytes_seen=self._bytes_seen,
         )
         try:
-            async with contextlib.aclosing(watch(client, watched, patience)) as verdicts:
+            async with contextlib.aclosing(watch(client, watched, lambda: patience)) as verdicts:
                 async for verdict in verdicts:
                     stuck = verdict.liveness is Liveness.STUCK
                     if stuck != self._stuck:

@@ -99,6 +99,18 @@ class MemoryTable(Table):
     batch_s: Duration = Field(
         default=20.0, gt=0, description="A model that waits may be held up so long by others that are being used."
     )
+    cool_s: Duration = Field(
+        default=10.0,
+        gt=0,
+        description="A model that can't be loaded is tried again after so long, doubled each time.",
+    )
+    cool_most_s: Duration = Field(default=300.0, gt=0, description="The longest that such a model is left alone.")
+
+    @model_validator(mode="after")
+    def _cool_in_order(self) -> Self:
+        if self.cool_s > self.cool_most_s:
+            raise ValueError("cool_s is above cool_most_s")
+        return self
 
 
 class LogTable(Table):

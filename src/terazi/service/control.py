@@ -5,7 +5,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import asdict
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from terazi.policy.residency_state import Residence
 from terazi.policy.survey import Survey
 from terazi.service.config import Config, read_config
 from terazi.service.curator import Curator
+from terazi.service.effects import told
 from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel
 from terazi.service.own_process import own_process
@@ -34,6 +35,8 @@ class ServiceControl:
         curator: who changes what is served.
         survey: the dispatcher's view of all queues.
         config: as it was read; *path* is where, None if nowhere.
+        typed: keys of it that were given when the service was started.
+        take_over: has all that isn't the curator's follow a configuration; it can't fail.
         stopping: set to end the service.
     """
 
@@ -46,7 +49,11 @@ class ServiceControl:
         *,
         path: Path | None,
         stopping: asyncio.Event,
+        typed: Collection[str] = (),
+        take_over: Callable[[Config], None] = lambda _: None,
     ) -> None:
+        self._typed = typed
+        self._take_over = take_over
         self._survey = survey
         self._fleet = fleet
         self._curator = curator
@@ -120,7 +127,7 @@ class ServiceControl:
             await fleet.changed.wait()
 
     async def reload(self) -> list[str]:
-        """Read the configuration again and apply it; a sentence for each change.
+        """Read the configuration again and apply it; a sentence for each change, and for what can't be applied.
 
         Raises:
             UsageError, TeraziError: something in it is wrong; nothing has changed.
@@ -135,6 +142,8 @@ class ServiceControl:
             self._problem = error.message
             _log.warning("the configuration was not taken over: %s", error.message)
             raise
+        self._take_over(after)
+        said += told(self._config, after, typed=self._typed)
         self._config, self._problem = after, None
         for text in said or ["nothing changes"]:
             _log.info("configuration: %s", text)

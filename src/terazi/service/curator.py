@@ -22,7 +22,7 @@ from terazi.service.fleet import Fleet
 from terazi.service.fleet_model import FleetModel
 from terazi.service.keys import callers
 from terazi.service.planning import Planned, check_fits, plan_one, settle
-from terazi.service.reload import change_of, fixed_changes
+from terazi.service.reload import change_of
 from terazi.service.room import with_room
 from terazi.service.wish import Wish, wish_of
 from terazi.service.yard import Yard
@@ -150,9 +150,10 @@ class Curator:
                 said.append(f"{planned.name} is served")
             if self._follow:
                 said += await self._reattach(after)
-            fixed = fixed_changes(before, after)
-            if fixed:
-                said.append(f"{', '.join(fixed)}: counts from the next start on")
+            elif before.models != after.models:
+                said.append("[[models]] are not taken over: the models were named when the service was started")
+            if before.keys != after.keys:
+                said.append("[[keys]] count from now on")
             return said
 
     async def _reattach(self, config: Config) -> list[str]:

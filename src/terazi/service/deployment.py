@@ -1,7 +1,6 @@
 """A deployment: one planned engine process of a model, as the gateway and the control API see it."""
 
 import asyncio
-import contextlib
 import dataclasses
 import secrets
 import time
@@ -15,7 +14,7 @@ from terazi.engines.llama_cpp.endpoints import MAX_BODY
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.gateway.backend import HeldMemory, ModelCard
-from terazi.gateway.in_flight import InFlight
+from terazi.gateway.in_flight import InFlight, Stay
 from terazi.memory.bill import HOST
 from terazi.placement.plan import Plan
 from terazi.policy.lifecycle import Limits, State
@@ -75,6 +74,7 @@ class Deployment:
         self.replica = replica
         self.log_path = log_path
         self._flight = InFlight(lambda: on_use(self))
+        self._limits = limits
 
         def launch(port: int) -> LaunchSpec:
             """A new port and a new key for every start."""
@@ -93,8 +93,8 @@ class Deployment:
             forecast = weighing.forecast
             return dataclasses.replace(
                 launch,
-                stall_s=limits.stall_s,
-                stop_grace_s=limits.stop_grace_s,
+                stall_s=self._limits.stall_s,
+                stop_grace_s=self._limits.stop_grace_s,
                 prefill_tok_s=None if forecast is None else forecast.prefill_tok_s.low,
                 elsewhere=limits.cpu_fallback,
             )
@@ -106,7 +106,7 @@ class Deployment:
             in_flight=lambda: self._flight.count,
             requests=self._flight.recent,
             bytes_seen=lambda: self._flight.bytes_seen,
-            patience=Patience(silent_s=limits.stuck_s),
+            patience=_patience(limits),
             device_memory=device_memory,
             on_change=lambda state: on_change(self, state),
             # one more try by itself; after that it is the keeper's to say when, and to whom it is told
@@ -139,7 +139,7 @@ class Deployment:
         """Requests that the engine is working on."""
         return self._flight.count
 
-    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
+    def tracking(self, request: str = "") -> Stay:
         """Count a request while it is with the engine."""
         return self._flight.tracking(request)
 
@@ -151,6 +151,11 @@ class Deployment:
     async def why_lost(self) -> str | None:
         """How its engine ended just now, for the client of a request that it had; None if nobody knows."""
         return await self.runner.why_lost()
+
+    def be_patient(self, limits: LlamaCppTable) -> None:
+        """So patient from now on, with the engine that runs too."""
+        self._limits = limits
+        self.runner.be_patient(_patience(limits), stall_s=limits.stall_s, stop_grace_s=limits.stop_grace_s)
 
     async def ready(self) -> None:
         """Wait until the engine answers; raises EngineError if it won't."""
@@ -218,3 +223,7 @@ class Deployment:
                 if share.total_bytes
             ],
         }
+
+
+def _patience(limits: LlamaCppTable) -> Patience:
+    return Patience(silent_s=limits.stuck_s)

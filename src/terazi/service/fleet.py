@@ -38,7 +38,7 @@ from terazi.policy.residency_messages import (
 from terazi.policy.residency_state import Limits, Residence
 from terazi.service.attached import AttachedModel
 from terazi.service.cards import slug
-from terazi.service.config import Config
+from terazi.service.config import Config, MemoryTable
 from terazi.service.deployment import Deployment
 from terazi.service.engine_counts import EngineCounts, memory_figures
 from terazi.service.engine_room import EngineRoom
@@ -74,10 +74,7 @@ class Fleet:
 
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
-        memory = yard.config.memory
-        self._keeper = Keeper(
-            Limits(min_stay_s=memory.min_stay_s, batch_s=memory.batch_s, free_wait_s=memory.free_wait_s)
-        )
+        self._keeper = Keeper(_limits(yard.config.memory))
         self.seats: Dispatching | None = None
         self.models: dict[str, FleetModel] = {}
         self.attached: dict[str, AttachedModel] = {}
@@ -274,8 +271,11 @@ class Fleet:
         return max(0.0, max(ends) - now) if ends else None
 
     def reconfigure(self, config: Config) -> None:
-        """The budget and the engines' patience are these from now on."""
+        """The budget, the keeper's patience and the engines' are these from now on."""
         self._yard.config = config
+        self._keeper.relimit(_limits(config.memory))
+        for deployment in self.deployments():
+            deployment.be_patient(config.engines.llama_cpp)
 
     # ---- engines of others
 
@@ -297,11 +297,9 @@ class Fleet:
         if self.attached.get(model.card.id) is not model:
             return
         name = model.card.id
-        if not model.answers:
+        if model.closed is not None:
             self._tell_seats(model.replica_changed())
-            self._tell_seats(
-                ModelClosed(model=name, reason=f"{model.base_url}, which serves {name}, does not answer")
-            )
+            self._tell_seats(ModelClosed(model=name, reason=model.closed))
         else:
             self._tell_seats(ModelOpened(model=name))
             self._tell_seats(model.replica_changed())
@@ -390,3 +388,13 @@ class Fleet:
         later = "" if left is None else f" (it is tried again in {left:.0f} s)"
         _log.warning("%s can't be served: %s%s", name, reason, later)
         self._close(model, f"{name} can't be served now: {reason}", again_at)
+
+
+def _limits(table: MemoryTable) -> Limits:
+    return Limits(
+        min_stay_s=table.min_stay_s,
+        batch_s=table.batch_s,
+        free_wait_s=table.free_wait_s,
+        cool_s=table.cool_s,
+        cool_most_s=table.cool_most_s,
+    )

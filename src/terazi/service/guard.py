@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -83,6 +84,7 @@ class Guard:
         cards_every_s: float = CARDS_EVERY_S,
         moving: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._enabled = table.enabled
         self._every_s = table.every_s
         self._relief = relief
         self._state_dir = state_dir
@@ -95,6 +97,7 @@ class Guard:
         self._cards_at = 0.0
         self._spare: dict[str, int] = {}
         self._swapped: tuple[float, int] | None = None
+        self._again = asyncio.Event()
 
     @property
     def stage(self) -> Stage:
@@ -111,14 +114,33 @@ class Guard:
         self._spare.clear()
         self._cards_at = 0.0
 
+    def reconfigure(self, table: GuardTable) -> None:
+        """Look like this from now on; what has been taken for pressure is judged anew with the next look.
+
+        A guard that is turned off lets requests in again, whatever it was at.
+        """
+        self._enabled, self._every_s = table.enabled, table.every_s
+        self._state = replace(self._state, terms=terms(table))
+        if not table.enabled and self.stage is not Stage.OPEN:
+            self._state = State(terms=terms(table))
+            self._execute(Announce(stage=Stage.OPEN, reason="it was turned off"))
+            self._relief.resume()
+        self._again.set()
+
     async def run(self) -> None:
-        """Look until cancelled. A look that fails costs that look."""
+        """Look until cancelled. A look that fails costs that look; one that is turned off sees no pressure."""
         while True:
-            try:
-                await self.look()
-            except OSError as problem:
-                _logger.debug("the guard's look failed: %s", problem)
-            await asyncio.sleep(self._every_s)
+            self._again.clear()
+            if self._enabled:
+                try:
+                    await self.look()
+                except OSError as problem:
+                    _logger.debug("the guard's look failed: %s", problem)
+            else:
+                self._relief.calm()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._every_s):
+                    await self._again.wait()
 
     async def look(self) -> None:
         """One look, and what follows from it."""

@@ -1,4 +1,4 @@
-"""What a changed ``terazi.toml`` changes in the running service, and what it can't."""
+"""What a changed ``terazi.toml`` means for the models that are served, and how a change of it is noticed."""
 
 import asyncio
 import hashlib
@@ -8,18 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from terazi.service.config import Config
 from terazi.service.wish import Wish
 
 #: The file is looked at so often; a change counts once the file has been the same for one look.
 EVERY_S: Final = 0.5
-#: Tables that are read once.
-_FIXED: Final = {
-    "service": "host port max_body_mib max_queued max_queued_each heartbeat_s ready_wait_s drain_s allowed_origins"
-    " tls_cert tls_key",
-    "memory": "free_wait_s min_stay_s batch_s",
-}
-_FIXED_TABLES: Final = ("guard", "log", "engines", "power", "prices")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,16 +48,6 @@ def change_of(served: Mapping[str, Wish], wanted: tuple[Wish, ...]) -> Change:
 
 def _nameless(was: Wish, wish: Wish) -> bool:
     return was.name is None and was.source == wish.source
-
-
-def fixed_changes(before: Config, after: Config) -> list[str]:
-    """Keys that have changed and count only from the next start on."""
-    found = []
-    for table, keys in _FIXED.items():
-        old, new = getattr(before, table), getattr(after, table)
-        found += [f"{table}.{key}" for key in keys.split() if getattr(old, key, None) != getattr(new, key, None)]
-    found += [table for table in _FIXED_TABLES if getattr(before, table) != getattr(after, table)]
-    return found
 
 
 def fingerprint(path: Path) -> tuple[int, str] | None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import psutil
 
@@ -27,7 +27,9 @@ from terazi.hardware.machine import Machine
 from terazi.hardware.probe import load_catalogue, read_process_memory
 from terazi.memory.llama_cpp.settings import BUILD
 from terazi.policy.dispatcher import Limits
+from terazi.policy.guard_messages import Stage
 from terazi.service.beacon import Beacon, light
+from terazi.service.config import Config, ServiceTable
 from terazi.service.control import ServiceControl
 from terazi.service.curator import Curator
 from terazi.service.deployment import Deployment
@@ -37,6 +39,7 @@ from terazi.service.fleet import Fleet
 from terazi.service.guard import Guard
 from terazi.service.keys import callers
 from terazi.service.library import ModelLibrary
+from terazi.service.log_output import apply, logging_as
 from terazi.service.observing import observing
 from terazi.service.own_process import own_figures
 from terazi.service.paces import watch
@@ -59,11 +62,23 @@ from terazi.telemetry.reconciliation import ProcessMemory
 
 _log = logging.getLogger(__name__)
 
-#: How often a followed log is looked at.
-_FOLLOW_EVERY_S = 0.2
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 #: Python's own thresholds for the three generations.
 _COLLECT = (700, 10, 10)
+
+
+class _Bounds(TypedDict):
+    max_queued: int
+    max_queued_each: int
+    max_wait_s: float
+
+
+def _bounds(table: ServiceTable) -> _Bounds:
+    return {
+        "max_queued": table.max_queued,
+        "max_queued_each": table.max_queued_each,
+        "max_wait_s": table.ready_wait_s,
+    }
 
 
 def _memory_of(pid: int) -> ProcessMemory:
@@ -110,6 +125,7 @@ class Service:
         self._stopping = asyncio.Event()
         self._settled: Callable[[], None] = lambda: None
         self._scaling: Scaling | None = None
+        self._beacon: Path | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     # ---- the run
@@ -127,33 +143,38 @@ class Service:
         keyring = Keyring(digests=callers(self._config, os.environ, api_key=request.api_key))
         check_exposure(request.host, bool(keyring.callers))
         with self._signals():
-            binary, devices = await self._engine()
-            driver = Driver()
-            yard = Yard(
-                binary=binary,
-                look=partial(self._look, binary, devices),
-                run_dir=state,
-                config=self._config,
-                on_ready=self._became_ready,
-                device_memory=driver.memory_of,
-                price_per_kwh=request.price_per_kwh,
-            )
-            planning = self._plan(yard)
             async with observing(state, self._reporter.say) as readers:
-                await self._run(yard, planning, keyring, readers, driver)
+                with logging_as(self._config.log):
+                    binary, devices = await self._engine()
+                    driver = Driver()
+                    yard = Yard(
+                        binary=binary,
+                        look=partial(self._look, binary, devices),
+                        run_dir=state,
+                        config=self._config,
+                        on_ready=self._became_ready,
+                        device_memory=driver.memory_of,
+                        price_per_kwh=self._price(self._config),
+                    )
+                    await self._run(yard, self._plan(yard), keyring, readers, driver)
 
     async def _run(
         self, yard: Yard, planning: Planning, keyring: Keyring, readers: Sequence[Reader], driver: Driver
     ) -> None:
         request, table, token = self._request, self._config.service, secrets.token_urlsafe(24)
         fleet = self._fleet = Fleet(yard)
-        limits = Limits(
-            max_queued=table.max_queued, max_queued_each=table.max_queued_each, max_wait_s=table.ready_wait_s
-        )
-        seats = fleet.seats = Seats(fleet, keeper=fleet, limits=limits)
+        seats = fleet.seats = Seats(fleet, keeper=fleet, limits=Limits(**_bounds(table)))
         curator = Curator(fleet, yard, keyring, api_key=request.api_key, follow=not request.wishes)
+        typed = {"service.api_key": request.api_key, "power.price_per_kwh": request.price_per_kwh}
         control = ServiceControl(
-            fleet, curator, seats.survey, self._config, path=request.config_path, stopping=self._stopping
+            fleet,
+            curator,
+            seats.survey,
+            self._config,
+            path=request.config_path,
+            stopping=self._stopping,
+            typed=[key for key, value in typed.items() if value is not None],
+            take_over=lambda config: self._take_over(config, yard, seats, guard, token),
         )
         self._control = control
         library = ModelLibrary(yard.run_dir / "models", curator)
@@ -179,15 +200,15 @@ class Service:
             heartbeat_s=table.heartbeat_s,
             library=library,
             journal=journal,
+            paused=lambda: guard.stage is not Stage.OPEN,
         )
         tls = tls_context(table.tls_cert, table.tls_key) if table.tls_cert and table.tls_key else None
         gateway = self._gateway = Gateway(app, request.host, request.port, tls=tls)
-        beacon: Path | None = None
         self._scaling = Scaling(fleet, seats.survey)
         try:
             await gateway.start()
             control.url = gateway.address
-            beacon = self._light(yard.run_dir, token)
+            self._beacon = self._light(yard.run_dir, token)
             await self._begin(planning, curator, library)
             if not self._stopping.is_set():
                 await self._serve(guard, keyed=not keyring.open)
@@ -198,15 +219,29 @@ class Service:
             seats.drain()
             await library.close()
             await curator.close()
-            await gateway.drain(table.drain_s)
+            await gateway.drain(self._config.service.drain_s)
             await fleet.stop(0)
             await asyncio.gather(*self._background, return_exceptions=True)
             seats.close()
             await gateway.stop()
             await journal.close()
-            if beacon is not None:
+            if self._beacon is not None:
                 with contextlib.suppress(OSError):
-                    beacon.unlink(missing_ok=True)
+                    self._beacon.unlink(missing_ok=True)
+
+    def _take_over(self, config: Config, yard: Yard, seats: Seats, guard: Guard, token: str) -> None:
+        """What the fleet and the keyring have not followed already; ``effects`` says what can't be followed."""
+        before, self._config = self._config, config
+        seats.rebound(**_bounds(config.service))
+        guard.reconfigure(config.guard)
+        apply(config.log)
+        yard.price_per_kwh = self._price(config)
+        if before.service.api_key != config.service.api_key:
+            self._beacon = self._light(yard.run_dir, token)
+
+    def _price(self, config: Config) -> float | None:
+        typed = self._request.price_per_kwh
+        return config.power.price_per_kwh if typed is None else typed
 
     def _look(self, binary: Binary | None, devices: Sequence[ListedDevice] | None) -> Machine:
         machine = find_machine(None)
@@ -246,7 +281,7 @@ class Service:
             return Planning(planned=(), together=True)
         machine = yard.look()
         machine = with_room(machine, free_for_models(machine, (), self._config.memory))
-        planning = plan_together(wishes, machine, price_per_kwh=request.price_per_kwh)
+        planning = plan_together(wishes, machine, price_per_kwh=yard.price_per_kwh)
         terms = power_terms(self._config, price_per_kwh=request.price_per_kwh)
         for planned in planning.planned:
             self._reporter.weighed(with_power(with_records(planned.weighing), terms))
@@ -298,8 +333,7 @@ class Service:
         watching = [asyncio.ensure_future(watch(fleet.deployments, self._reporter.say))]
         if self._scaling is not None:
             watching.append(asyncio.ensure_future(self._scaling.run()))
-        if self._config.guard.enabled:
-            watching.append(asyncio.ensure_future(guard.run()))
+        watching.append(asyncio.ensure_future(guard.run()))
         if self._request.config_path is not None and control is not None:
             watching.append(asyncio.ensure_future(watch_file(self._request.config_path, control.reload_quietly)))
         try:
@@ -337,13 +371,13 @@ class Service:
 
     def _light(self, state: Path, control_token: str) -> Path | None:
         """Tell the other commands where this service is; a full disk costs that, not the service."""
-        certificate = self._config.service.tls_cert
+        certificate = self._request.config.service.tls_cert  # the one that is served, whatever the file says now
         beacon = Beacon(
             url=self._url(),
             pid=os.getpid(),
             started=psutil.Process().create_time(),
             control_token=control_token,
-            api_key=self._request.api_key,
+            api_key=self._request.api_key or self._config.service.key(),
             fingerprint=fingerprint(certificate) if certificate else None,
         )
         try:

@@ -35,7 +35,8 @@ class UpRequest:
         attach: addresses of running servers, each with a name or None.
         config: all else; its ``[[models]]`` count unless models are named on the command line.
         config_path: the file that it came from, watched for changes; None if there is none.
-        host, port, api_key, price_per_kwh: as typed, or the configuration's.
+        host, port: as typed, or the configuration's.
+        api_key, price_per_kwh: as typed; None leaves it to the configuration, and to its changes.
     """
 
     wishes: tuple[Wish, ...]

@@ -2,17 +2,13 @@
 
 import asyncio
 import logging
-import secrets
 import signal
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from terazi.engines.base import LaunchSpec
-from terazi.engines.llama_cpp.observe import LoadReport, LogReader
-from terazi.engines.placed import misplaced
+from terazi.engines.llama_cpp.observe import LoadReport
 from terazi.policy.lifecycle import Limits, State, step
 from terazi.policy.lifecycle_messages import (
     Announce,
@@ -21,45 +17,26 @@ from terazi.policy.lifecycle_messages import (
     CheckHealth,
     Command,
     Event,
-    HealthAnswered,
     LaunchRequested,
-    LoadRefused,
     Phase,
-    ProbeAnswered,
-    ProbeFailed,
     ProbeGeneration,
-    ProcessSpawned,
-    ProgressSeen,
-    RequestsDrained,
     SendKill,
     SendTerm,
     SetTimer,
     Spawn,
-    SpawnFailed,
     StopRequested,
-    StuckFound,
     Ticked,
 )
-from terazi.policy.progress import Liveness, Patience
-from terazi.supervisor.aftermath import Aftermath, death_of
+from terazi.policy.progress import Patience
+from terazi.supervisor.aftermath import Aftermath
 from terazi.supervisor.death import Death
-from terazi.supervisor.died import EngineDiedError
-from terazi.supervisor.health import EngineClient, ProbeError
+from terazi.supervisor.died import EngineDiedError, not_running
+from terazi.supervisor.engine_start import EngineStart, House
 from terazi.supervisor.log import BoundedLog
-from terazi.supervisor.process import EngineProcess, activity, free_port
-from terazi.supervisor.sweep import write_record
-from terazi.supervisor.vitals import DeviceMemory, is_stopped
-from terazi.supervisor.watch import watch, watched_process
-
-if TYPE_CHECKING:
-    from terazi.engines.llama_cpp.failures import LoadFailure
+from terazi.supervisor.process import free_port
+from terazi.supervisor.vitals import DeviceMemory
 
 _logger = logging.getLogger(__name__)
-
-#: While loading, memory and bytes read are looked at this often; less than this many bytes more is noise.
-LOOK_EVERY_S = 0.5
-SIGN_OF_LIFE_BYTES = 1024 * 1024
-DRAIN_LOOK_S = 0.05
 
 
 class EngineRunner:
@@ -99,38 +76,32 @@ class EngineRunner:
         self._spec = launch if isinstance(launch, LaunchSpec) else launch(free_port())
         base = limits or Limits()
         self._state = State(
-            limits=Limits(
+            limits=replace(
+                base,
                 stall_s=self._spec.stall_s,
                 stop_grace_s=self._spec.stop_grace_s,
-                kill_wait_s=base.kill_wait_s,
-                health_every_s=base.health_every_s,
-                stable_s=base.stable_s,
-                max_load_failures=base.max_load_failures,
-                quick_restarts=base.quick_restarts,
-                quick_every_s=base.quick_every_s,
                 relaunch=relaunch and base.relaunch,
             )
         )
-        self._run_dir = run_dir
         self._log_path = log_path
         self._log: BoundedLog | None = None
         self._on_change = on_change
-        self._in_flight = in_flight
-        self._requests = requests
-        self._bytes_seen = bytes_seen
         self._patience = patience or Patience()
         self._after = Aftermath(Path(run_dir) / "crashes", device_memory)
-        self._process: EngineProcess | None = None
-        self._reader = LogReader()
-        self._client: EngineClient | None = None
+        self._house = House(
+            run_dir=run_dir,
+            after=self._after,
+            state=lambda: self._state,
+            tell=self._tell,
+            patience=lambda: self._patience,
+            in_flight=in_flight,
+            requests=requests,
+            bytes_seen=bytes_seen,
+        )
+        self._last = EngineStart(self._spec, 0, self._house, None)  # none yet
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
-        self._exit: tuple[int | None, int | None] = (None, None)
-        self._killed = False
-        self._failure: LoadFailure | None = None
-        self._progress_told = 0.0
-        self._started_at: float | None = None
 
     # --- what others see ----------------------------------------------------------------------------
 
@@ -152,8 +123,7 @@ class EngineRunner:
     @property
     def report(self) -> LoadReport | None:
         """What the engine's log says that it loaded; None before it has."""
-        report = self._reader.report
-        return report if report.loaded or report.buffers else None
+        return self._last.report
 
     @property
     def log_tail(self) -> tuple[str, ...]:
@@ -168,7 +138,7 @@ class EngineRunner:
     @property
     def started_at(self) -> float | None:
         """When the present process was started (the event loop's monotonic clock); None if none runs."""
-        return self._started_at if self._state.pid is not None else None
+        return self._last.began if self._state.pid is not None else None
 
     @property
     def deaths(self) -> tuple[Death, ...]:
@@ -196,6 +166,13 @@ class EngineRunner:
     def restarts(self) -> int:
         """Starts beyond the first."""
         return max(0, self._state.generation - 1)
+
+    def be_patient(self, patience: Patience, *, stall_s: float, stop_grace_s: float) -> None:
+        """Be so patient from now on; a wait that has begun is as long as it was."""
+        self._patience = patience
+        self._state = replace(
+            self._state, limits=replace(self._state.limits, stall_s=stall_s, stop_grace_s=stop_grace_s)
+        )
 
     def start(self) -> None:
         """Ask for the engine; returns at once."""
@@ -232,25 +209,16 @@ class EngineRunner:
 
     def error(self) -> EngineDiedError:
         """Why it isn't running, for a person."""
-        name, failure = self._spec.model_name, self._failure
-        if self._state.phase is Phase.STOPPED:
-            message, hint = f"The engine for {name} was stopped before it was ready.", "Start it again."
-        else:
-            message = f"The engine for {name} failed: {self._state.reason}."
-            hint = failure.remedy if failure is not None else self._hint()
-        return EngineDiedError(
-            message,
-            hint=hint,
-            failure=failure,
-            code=self._exit[0],
-            exit_signal=self._exit[1],
-            last_lines=self.log_tail[-20:],
+        last = self._last
+        return not_running(
+            self._spec.model_name,
+            self._state,
+            ended=last.ended,
+            killed=last.killed,
+            failure=last.failure,
+            log_path=self._log_path,
+            log_tail=self.log_tail,
         )
-
-    def _hint(self) -> str:
-        if self._exit[1] == signal.SIGKILL and not self._killed:
-            return f"Something killed it: look for 'Out of memory' in the kernel log. Its own log: {self._log_path}"
-        return f"Read the end of its log: {self._log_path}"
 
     # --- events in, commands out --------------------------------------------------------------------
 
@@ -267,18 +235,17 @@ class EngineRunner:
     def _execute(self, command: Command) -> None:
         match command:
             case Spawn(generation=generation):
-                self._begin(self._spawn(generation))
-            case CheckHealth(generation=generation, after_s=after_s):
-                self._begin(self._check_health(generation, after_s))
-            case ProbeGeneration(generation=generation):
-                self._begin(self._probe(generation))
-            case AwaitDrain(generation=generation):
-                self._begin(self._await_drain(generation))
+                self._begin(self._start(generation))
+            case CheckHealth(after_s=after_s):
+                self._last.check_health(after_s)
+            case ProbeGeneration():
+                self._last.probe()
+            case AwaitDrain():
+                self._last.await_drain()
             case SendTerm():
-                self._signal(signal.SIGTERM)
+                self._last.signal(signal.SIGTERM)
             case SendKill():
-                self._killed = True
-                self._signal(signal.SIGKILL)
+                self._last.signal(signal.SIGKILL)
             case SetTimer(at=at):
                 self._set_timer(at)
             case CancelTimer():
@@ -297,8 +264,8 @@ class EngineRunner:
             extra={"plan_id": self._spec.plan_id, "pid": self._state.pid, "start": self._state.generation},
         )
         self._wake()
-        if phase is Phase.READY and self._process is not None:
-            self._begin(self._watch(self._state.generation, self._process))
+        if phase is Phase.READY:
+            self._last.watch()
         if self._on_change is not None:
             try:
                 self._on_change(replace(self._state, phase=phase, reason=reason))  # a step may pass through two
@@ -315,144 +282,18 @@ class EngineRunner:
         loop = asyncio.get_running_loop()
         self._timer = None if at is None else loop.call_at(at, self._tell, Ticked())
 
-    def _signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.signal(number)
-
     def _begin(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- the process --------------------------------------------------------------------------------
-
-    async def _spawn(self, generation: int) -> None:
-        """Start the process, then live with it until it is gone."""
+    async def _start(self, generation: int) -> None:
         if not isinstance(self._make, LaunchSpec) and generation > 1:
             self._spec = self._make(free_port())
-        self._reader, self._failure, self._exit, self._killed = LogReader(), None, (None, None), False
-        if self._log is not None and generation > 1:
-            self._log.write(f"[terazi: start {generation}]\n".encode())
-        self._after.begin()
-        run_id = secrets.token_hex(16)
-        loop = asyncio.get_running_loop()
-        try:
-            process = await EngineProcess.spawn(self._spec, run_id=run_id, on_output=self._heard)
-        except OSError as problem:
-            self._tell(SpawnFailed(generation=generation, reason=f"cannot start a process: {problem.strerror}"))
-            return
-        self._process, self._started_at = process, loop.time()
-        self._client = EngineClient(self._spec.base_url, self._spec.api_key)
-        record = write_record(self._run_dir, run_id, process.pid, self._spec.model_name, group=process.group or "")
-        self._tell(ProcessSpawned(generation=generation, pid=process.pid))
-        self._begin(self._look(generation, process.pid))
-        self._begin(self._after.sample(process))
-        self._exit = await process.gone
-        self._process = None
-        lost = tuple(self._requests())
-        if record is not None:
-            record.unlink(missing_ok=True)
-        await self._end_generation()
-        self._reader.close()
-        self._failure = self._reader.failure
-        death, exited = death_of(
-            process,
-            self._spec,
-            self._state,
-            ended=self._exit,
-            asked=self._killed or self._state.terminated,
-            failure=self._failure,
-            report=self.report,
-            log_tail=self.log_tail,
-            requests=lost,
-        )
-        if not self._state.stop_wanted or self._state.stuck:
-            await self._after.keep(death, "stuck" if self._state.stuck else self._state.phase.value)
-        self._tell(exited)
-
-    def _heard(self, data: bytes) -> None:
-        if self._log is not None:
-            self._log.write(data)
-        if self._reader.feed(data.decode("utf-8", "replace")) and self._state.phase is Phase.LOADING:
-            self._progressed()
-
-    def _progressed(self) -> None:
-        """Tell of progress, at most a few times a second."""
-        now = asyncio.get_running_loop().time()
-        if now - self._progress_told > 0.1:
-            self._progress_told = now
-            self._tell(ProgressSeen(generation=self._state.generation))
-
-    async def _look(self, generation: int, pid: int) -> None:
-        """While it loads: memory that fills and bytes that are read count as progress, words or not."""
-        before = activity(pid)
-        while self._current(generation) and self._state.phase is Phase.LOADING:
-            await asyncio.sleep(LOOK_EVERY_S)
-            now = activity(pid)
-            if now is not None and before is not None:
-                if max(abs(n - b) for n, b in zip(now, before, strict=True)) < SIGN_OF_LIFE_BYTES:
-                    continue
-                if self._current(generation):
-                    self._tell(ProgressSeen(generation=generation))
-            before = now
-
-    async def _watch(self, generation: int, process: EngineProcess) -> None:
-        """From the first token on: find out when it is stuck."""
-        spec = self._spec
-        watched = watched_process(
-            spec, process.pid, process.group, in_flight=self._in_flight, bytes_seen=self._bytes_seen
-        )
-        if self._client is None:
-            return
-        async with aclosing(watch(self._client, watched, self._patience)) as verdicts:
-            async for verdict in verdicts:
-                if verdict.liveness is Liveness.STUCK:
-                    self._after.stuck(tuple(self._requests()), frozen=is_stopped(process.pid))
-                    self._tell(StuckFound(generation=generation, reason=verdict.reason))
-                    return
-                if verdict.liveness is Liveness.SUSPECT:
-                    _logger.info("engine %s: is it stuck? %s", spec.model_name, verdict.reason)
-
-    async def _check_health(self, generation: int, after_s: float) -> None:
-        await asyncio.sleep(after_s)
-        if self._client is not None and self._current(generation):
-            ok = await self._client.healthy(self._spec.health_path)
-            self._tell(HealthAnswered(generation=generation, ok=ok))
-
-    async def _probe(self, generation: int) -> None:
-        if self._client is None:
-            return
-        try:
-            await self._client.generate(self._spec.probe_path, self._spec.probe_body)
-        except ProbeError as problem:
-            self._tell(ProbeFailed(generation=generation, reason=str(problem)))
-        else:
-            elsewhere = misplaced(self._spec, self.report)
-            if elsewhere is not None:
-                self._tell(LoadRefused(generation=generation, reason=elsewhere))
-            else:
-                self._tell(ProbeAnswered(generation=generation))
-
-    async def _await_drain(self, generation: int) -> None:
-        while self._in_flight() > 0:  # noqa: ASYNC110 - the gateway's count is a number, not an event
-            await asyncio.sleep(DRAIN_LOOK_S)
-        self._tell(RequestsDrained(generation=generation))
-
-    def _current(self, generation: int) -> bool:
-        return self._state.generation == generation and self._state.pid is not None
-
-    async def _end_generation(self) -> None:
-        """Cancel what asks or waits for the process that is gone."""
-        me = asyncio.current_task()
-        others = [task for task in self._tasks if task is not me]
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
+        self._last = EngineStart(self._spec, generation, self._house, self._log)
+        await self._last.live()
 
     async def _clean_up(self) -> None:
         self._set_timer(None)
-        if self._process is None:
+        if not self._last.runs:
             await asyncio.gather(*self._tasks, return_exceptions=True)

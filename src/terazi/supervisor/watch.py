@@ -7,7 +7,7 @@ has moved for a while, and now and then when nothing is in flight.
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from terazi.engines.base import LaunchSpec
 from terazi.engines.counters import Counters, read_counters
@@ -65,20 +65,23 @@ def watched_process(
     )
 
 
-async def watch(client: EngineClient, watched: Watched, patience: Patience) -> AsyncGenerator[Verdict, None]:
+async def watch(
+    client: EngineClient, watched: Watched, patience: Callable[[], Patience]
+) -> AsyncGenerator[Verdict, None]:
     """Verdicts as they come, without end; of equals in a row the first. For one start of an engine.
 
     Whoever runs the engine ends it at the first ``STUCK``, and this iterator with it. Whoever only uses it reads
-    on: the engine is well when the next verdict says so.
+    on: the engine is well when the next verdict says so. *patience* is asked before each look, and may change.
     """
     loop = asyncio.get_running_loop()
-    state, last = State(patience=patience), None
+    state, last = State(patience=patience()), None
     measured: float | None = None
-    verdict = Verdict(liveness=Liveness.IDLE, reason="", ask=Ask.NOTHING, again_s=patience.look_s)
+    verdict = Verdict(liveness=Liveness.IDLE, reason="", ask=Ask.NOTHING, again_s=state.patience.look_s)
     while True:
-        await _pause(loop, watched, verdict, patience)
+        await _pause(loop, watched, verdict, state.patience)
+        state = replace(state, patience=patience())
         began = loop.time()
-        found, token = await _ask(client, watched, verdict.ask, patience)
+        found, token = await _ask(client, watched, verdict.ask, state.patience)
         if found is not None and found.prefill_tok_s is not None:
             measured = found.prefill_tok_s
         rates = [rate for rate in (measured, watched.prefill_tok_s) if rate]

@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -16,8 +15,6 @@ import pytest
 from deadline import alive, until, until_async
 from live_service import FAKE, Home, Said, home_in, serving
 from running import engines_of, up
-from terazi.policy.residency_state import Limits
-from terazi.service import fleet
 from terazi.supervisor import group
 
 COLD = "replicas = {min = 0}"
@@ -28,12 +25,6 @@ TOOLS = [{"type": "function", "function": {"name": "weigh", "parameters": {"type
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """Empty."""
     return home_in(tmp_path, monkeypatch)
-
-
-@pytest.fixture
-def quickly_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that can't be loaded is left alone for a second instead of ten."""
-    monkeypatch.setattr(fleet, "Limits", partial(Limits, cool_s=1.0))
 
 
 async def test_08_an_abort_under_two_clients_is_not_felt(home: Home) -> None:
@@ -51,10 +42,10 @@ async def test_08_an_abort_under_two_clients_is_not_felt(home: Home) -> None:
         assert any(": resumed after " in said.body for said in both)
 
 
-@pytest.mark.usefixtures("quickly_tried_again")
 async def test_11_a_model_that_failed_to_load_is_tried_again_without_anybodys_help(home: Home) -> None:
     """llama-swap#120, llama-swap#75: after a failed start the model stayed failed until somebody did something."""
     home.models = {"a": COLD}
+    home.memory = "cool_s = 1\ncool_most_s = 2"
     home.faults("a", "--fake-exit-at loading", "--fake-exit-at loading", "")
     async with serving(home):
         first = await home.ask("a", stream=False)

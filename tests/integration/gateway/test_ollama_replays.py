@@ -14,7 +14,9 @@ from dataclasses import replace
 from datetime import datetime
 
 import aiohttp
+import anthropic
 import ollama
+import openai
 import pytest
 
 from canned import USAGE, canned, chunk
@@ -269,6 +271,45 @@ async def test_created_names_and_keep_alive() -> None:
         assert 200 < (expires - datetime.now(expires.tzinfo)).total_seconds() < 301
         with pytest.raises(ollama.ResponseError, match="keep_alive"):
             await client.generate(CARD.id, "weigh", keep_alive="soon")
+
+
+async def test_all_lists_show_the_same_names_once() -> None:
+    """With the official clients: what is picked from a list is found again, under that name."""
+    card = replace(CARD, aliases=("mario", "gpt-4o-mini", "hf.co/acme/scale:Q4_1"))
+    async with AsyncExitStack() as stack:
+        library = OnePreset()
+        gateway = await stack.enter_async_context(
+            gateway_over(StubBackend(1, card=card), library=library)  # type: ignore[arg-type] # as above
+        )
+        openai_client = openai.AsyncOpenAI(base_url=f"{gateway.address}/v1", api_key="-")
+        models = (await openai_client.models.list()).data
+        assert [model.id for model in models] == [CARD.id, "hf.co/acme/scale:Q4_1", "mario"]
+        assert [getattr(model, "parent", None) for model in models] == [None, CARD.id, CARD.id]
+        assert models[0].aliases == ["gpt-4o-mini"], "what has an entry is no alias beside it"  # type: ignore[attr-defined]
+        assert models[2].created == datetime.fromisoformat(library.made.modified).timestamp()
+        for asked in ("mario", "mario:latest", "hf.co/acme/scale:Q4_1"):
+            one = await openai_client.models.retrieve(asked)
+            assert one.id == asked.removesuffix(":latest")
+        assert (await openai_client.models.retrieve("gpt-4o-mini")).id == CARD.id
+        of_anthropic = anthropic.AsyncAnthropic(base_url=gateway.address, api_key="-")
+        assert [model.id for model in (await of_anthropic.models.list()).data] == [model.id for model in models]
+        assert (await of_anthropic.models.retrieve("mario")).id == "mario"
+        of_ollama = await stack.enter_async_context(ollama.AsyncClient(host=gateway.address))
+        tags = [str(model.model).removesuffix(":latest") for model in (await of_ollama.list()).models]
+        assert tags == [model.id for model in models]
+        await openai_client.close()
+        await of_anthropic.close()
+
+
+async def test_a_name_over_the_models_own_is_listed_instead_of_it() -> None:
+    library = OnePreset()
+    library.made = replace(OnePreset.made, name=CARD.id)
+    library.pulled = tuple  # type: ignore[method-assign] # nothing
+    async with gateway_over(StubBackend(1), library=library) as gateway, client_of(gateway) as client:  # type: ignore[arg-type] # as above
+        for path, key, field in (("/v1/models", "data", "id"), ("/api/tags", "models", "name")):
+            async with client.get(path) as reply:
+                names = [str(model[field]).removesuffix(":latest") for model in (await reply.json())[key]]
+            assert names == [CARD.id]
 
 
 async def test_a_created_names_defaults_count_in_all_apis() -> None:

@@ -117,12 +117,36 @@ async def test_the_key() -> None:
         for headers in ({"Authorization": "Bearer s3cret"}, {"x-api-key": "s3cret", "Host": "box.lan"}):
             async with client.get("/v1/models", headers=headers) as reply:
                 assert reply.status == 200
-        for path in ("/", "/healthz"):
+        for path in ("/", "/healthz", "/livez"):
             async with client.get(path) as reply:
                 assert reply.status == 200
                 assert CARD.id not in await reply.text(), "what is served is not for strangers"
         async with client.get("/healthz", headers={"x-api-key": "s3cret"}) as reply:
             assert (await reply.json())["models"] == {CARD.id: "ready"}
+
+
+async def test_health_is_about_requests_and_life_about_the_service() -> None:
+    """One model that takes requests is enough; why the others don't is for those who may know them."""
+    broken, cold = (
+        StubBackend(1, state="failed"),
+        StubBackend(1, card=replace(CARD, id="b:8b", aliases=()), state="cold"),
+    )
+    broken.closed = "its file is gone"
+    async with gateway_over(broken, cold) as gateway, client_of(gateway) as client:
+        for closed, status in ((None, 200), ("nor is this one", 503)):
+            cold.closed = closed
+            async with client.get("/healthz") as reply:
+                said = await reply.json()
+                assert (reply.status, said["status"]) == (status, "ok" if status == 200 else "unavailable")
+                assert said["models"] == {CARD.id: "failed", "b:8b": "cold"}
+                assert said["closed"][CARD.id] == "its file is gone"
+            async with client.get("/livez") as reply:
+                assert reply.status == 200
+    async with gateway_over(broken, cold, api_key="s3cret") as gateway, client_of(gateway) as client:
+        async with client.get("/healthz") as reply:
+            assert await reply.json() == {"status": "unavailable"}
+        async with client.get("/livez") as reply:
+            assert reply.status == 200
 
 
 async def test_a_key_for_certain_models_neither_sees_nor_touches_others() -> None:
@@ -277,6 +301,8 @@ async def test_metrics_count_what_happened() -> None:
             text = await reply.text()
     assert f'terazi_http_requests_total{{api="openai",model="{CARD.id}",status="200"}} 1.0' in text
     assert 'terazi_http_requests_total{api="ollama",model="none",status="404"} 2.0' in text
+    of_key = 'key="local"'
+    assert f'terazi_requests_total{{api="openai",{of_key},model="{CARD.id}",status="200"}} 1.0' in text
     assert "made-up" not in text
     assert f'terazi_stream_bytes_total{{model="{CARD.id}"}} {float(sent)}' in text
     assert f'terazi_time_to_first_byte_seconds_count{{api="openai",model="{CARD.id}"}} 1.0' in text

@@ -154,6 +154,27 @@ async def test_a_hang_is_found_whether_it_answers_questions_or_not(make: Callabl
         await stream
 
 
+async def test_other_patience_counts_for_the_engine_that_runs(make: Callable[..., Ours]) -> None:
+    ours = make(
+        "--fake-hang-after", "40", "--fake-tokens", "1000", patience=replace(QUICK, silent_s=600, busy_s=600)
+    )
+    await ours.ready()
+    stream = asyncio.create_task(ours.stream("r"))
+    await asyncio.sleep(2 * QUICK.silent_s)
+    assert ours.runner.restarts == 0
+    ours.runner.be_patient(QUICK, stall_s=60, stop_grace_s=10)
+    await until_async(lambda: ours.runner.restarts == 1, within_s=SOON_S)
+    with suppress(aiohttp.ClientError):
+        await stream
+
+
+async def test_a_load_that_stands_still_is_given_up_after_the_new_patience(make: Callable[..., Ours]) -> None:
+    ours = make("--fake-stall-load", relaunch=False)
+    ours.runner.be_patient(QUICK, stall_s=0.4, stop_grace_s=0.1)
+    await until_async(lambda: ours.runner.state.ended, within_s=SOON_S)
+    assert "no progress for 0.4 s" in ours.runner.state.reason
+
+
 async def test_a_long_prefill_on_one_processor_is_no_hang(make: Callable[..., Ours]) -> None:
     """Twice the silence that is allowed, in which no counter moves and no byte comes."""
     ours = make("--fake-prompt-delay-s", "1.7", "--fake-busy-prompt", "--fake-tokens", "3")
@@ -270,7 +291,7 @@ async def test_an_engine_that_others_run_is_only_marked_and_is_well_again(tmp_pa
     seen: list[Liveness] = []
 
     async def follow() -> None:
-        async for verdict in watch(client, watched, QUICK):
+        async for verdict in watch(client, watched, lambda: QUICK):
             seen.append(verdict.liveness)  # noqa: PERF401 - it has no end, and is looked at meanwhile
 
     following = asyncio.create_task(follow())

@@ -90,6 +90,16 @@ def test_what_was_loaded_for_requests_is_safe_until_they_came_in() -> None:
     assert said(world, Unload) == [(11.0, "a")], "whoever it was for never came"
 
 
+def test_other_patience_counts_from_then_on() -> None:
+    world = two(load_s=1.0)
+    world.keeper.relimit(Limits(min_stay_s=40, batch_s=10))
+    world.ask("a", 1)
+    world.run(5)
+    world.ask("b", 1)
+    world.run(100)
+    assert said(world, Unload)[0] == (41.0, "a")
+
+
 def test_two_cold_models_at_once_are_both_served() -> None:
     """llama.cpp#28443: one of two was queued for ever."""
     world = two()
@@ -148,6 +158,14 @@ def test_a_model_that_fails_is_closed_for_longer_each_time() -> None:
             world.run(world.now + 0.5)
         opened.append(world.now - closed_at)
     assert [round(pause / 10) for pause in opened] == [1, 2, 4, 8]
+    world.keeper.relimit(Limits(cool_s=10, cool_most_s=30))
+    world.engines["a"].failing = [UnitFailed(unit="a", reason="broken")]
+    world.ask("a", 1)
+    world.run(world.now + 2.5)
+    closed_at = world.now
+    while "a" in world.closed:
+        world.run(world.now + 0.5)
+    assert round((world.now - closed_at) / 10) == 3, "never longer than the most that is set"
     world.ask("a", 1)
     world.run(world.now + 10)
     assert len(world.served) == 1, "no hand was needed"

@@ -35,6 +35,7 @@ def parsed(text: str) -> Config:
         ('[[models]]\nsource = "a"\nname = "x"\n[[models]]\nsource = "b"\naliases = ["x"]', "the file:", "'x'"),
         ('[[keys]]\nname = "a"', "keys[1]:", "one of key, key_env and key_sha256"),
         ('[memory]\nbudget = {RAM = "3 goats"}', "memory.budget.RAM:", "512MiB"),
+        ("[memory]\ncool_s = '10m'", "memory:", "cool_s is above cool_most_s"),
         ("[service]\nport = 70000", "service.port:", "65535"),
         ("nonsense", "", "not valid TOML"),
     ],

@@ -4,7 +4,7 @@ import pytest
 
 from terazi.memory.workload import Workload
 from terazi.service.config import Config, parse_config
-from terazi.service.reload import change_of, fixed_changes
+from terazi.service.reload import change_of
 from terazi.service.wish import Wish, wish_of
 
 
@@ -55,14 +55,6 @@ def test_a_model_without_a_name_is_known_by_its_source() -> None:
     assert change.retermed == (("x-Q4", Wish(source="/x-Q4.gguf", idle_s=1.0)),)
     assert change.removed == ("y",)
     assert change.added == (Wish(source="/z.gguf"),)
-
-
-def test_what_counts_only_from_the_next_start_is_named() -> None:
-    before = config("[service]\nport = 1\n[memory]\nbudget = {RAM = 1}")
-    after = config("[service]\nport = 2\n[memory]\nbudget = {RAM = 2}\n[guard]\nenabled = false")
-
-    assert fixed_changes(before, after) == ["service.port", "guard"]
-    assert fixed_changes(before, before) == []
 
 
 def test_a_table_says_what_is_wished() -> None:

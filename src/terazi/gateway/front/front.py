@@ -3,10 +3,12 @@
 import asyncio
 import json
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
 from terazi.gateway.access import origin_allowed
+from terazi.gateway.account import CLIENT_GONE
 from terazi.gateway.call import Call, Flow
 from terazi.gateway.calling import make_call
 from terazi.gateway.desk import Desk, Tab
@@ -14,8 +16,7 @@ from terazi.gateway.front.connection import Connection, Pending
 from terazi.gateway.front.head import RequestHead
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.sink import HttpSink
-from terazi.gateway.metrics import CLIENT_GONE
-from terazi.gateway.wire.errors import Api, Fault, WireError, server_error, shutting_down
+from terazi.gateway.wire.errors import Api, Fault, WireError, server_error
 from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_request import with_defaults
 from terazi.gateway.wire.openai import read_envelope
@@ -140,9 +141,9 @@ class Front:
 
 
 class HotAnswer:
-    """One answer on a hot path: the broker's task, its sink, and what is counted of it."""
+    """One answer on a hot path: its sink, and what is counted of it."""
 
-    __slots__ = ("_connection", "_desk", "_sink", "_tab", "_task")
+    __slots__ = ("_answering", "_connection", "_desk", "_first_byte_s", "_sink", "_tab")
 
     def __init__(  # noqa: PLR0917 - called once, a few lines above
         self,
@@ -156,6 +157,7 @@ class HotAnswer:
         self._desk = desk
         self._connection = connection
         self._tab = tab
+        self._first_byte_s: float | None = None
         transport = connection.transport
         if transport is None:
             raise RuntimeError("a request is answered without a connection")
@@ -167,8 +169,7 @@ class HotAnswer:
             old=head.old,
             leaving=lambda: desk.traffic.draining,
         )
-        self._task = asyncio.get_running_loop().create_task(desk.broker.answer(call, self._sink))
-        self._task.add_done_callback(self._over)
+        self._answering = desk.broker.begin(call, self._sink, self._over)
 
     @property
     def flow(self) -> Flow | None:
@@ -178,30 +179,25 @@ class HotAnswer:
     def gone(self) -> None:
         """As ``Pending`` has it."""
         self._sink.drop()
-        self._task.cancel()
+        self._answering.cancel()
         self._desk.metrics.disconnects.inc()
-        self._desk.metrics.requests.labels(Api.OPENAI, self._tab.model, CLIENT_GONE).inc()
+        self._desk.metrics.answered(Api.OPENAI, self._tab.model, CLIENT_GONE, first_byte_s=self._first_byte_s)
 
     def began(self) -> None:
         """As the sink's ``Listener`` has it."""
-        self._desk.first_byte(Api.OPENAI, self._tab)
+        self._first_byte_s = time.perf_counter() - self._tab.started
 
     def ended(self, status: int, sent_bytes: int, *, keep_alive: bool) -> None:
         """As the sink's ``Listener`` has it."""
-        metrics = self._desk.metrics
-        metrics.of(metrics.requests, Api.OPENAI, self._tab.model, status).inc()
-        if sent_bytes:
-            metrics.of(metrics.stream_bytes, self._tab.model).inc(sent_bytes)
+        self._desk.metrics.answered(
+            Api.OPENAI, self._tab.model, status, first_byte_s=self._first_byte_s, stream_bytes=sent_bytes
+        )
         self._connection.answered(keep_alive=keep_alive)
 
-    def _over(self, task: "asyncio.Task[None]") -> None:
-        """The broker has ended; if it never said so to the sink, something is wrong with it, or it was cut."""
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None:
-            _log.error("answering a request failed", exc_info=problem)
+    def _over(self) -> None:
+        """The broker has closed its books; if it never said so to the sink, something is wrong with it."""
         if not self._sink.over:
-            cut = task.cancelled() and self._desk.traffic.cutting
-            self._sink.fail(shutting_down() if cut else server_error())
+            self._sink.fail(server_error())
 
 
 def _is_hot(head: RequestHead) -> bool:

@@ -126,14 +126,14 @@ class HttpSink:
         if self._sent == size and self._listener is not None:
             self._listener.began()
 
-    def write_chunk(self, raw: bytes, data: bytes) -> None:
-        """As ``Sink`` has it: no bytes are copied unless something waits for this event."""
+    def bypass(self) -> Callable[[bytes], None] | None:
+        """As ``Sink`` has it."""
         wire = self._wire
-        if wire is None or not self._chunked or self._held or not self._sent or data.endswith(_DONE):
-            self.write(data)
-        else:
-            self._sent += len(data)
-            wire.write(raw)
+        return wire.write if wire is not None and self._chunked and self._sent and not self._held else None
+
+    def bypassed(self, size: int) -> None:
+        """As ``Sink`` has it."""
+        self._sent += size
 
     def _hold(self, data: bytes) -> None:
         """Write it with what follows at once, or at the end of this turn of the loop: a system call less."""

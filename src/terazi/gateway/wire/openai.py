@@ -64,11 +64,6 @@ def model_entry(card: ModelCard) -> dict[str, object]:
     }
 
 
-def model_list(cards: list[ModelCard]) -> dict[str, object]:
-    """The answer of ``GET /v1/models``."""
-    return {"object": "list", "data": [model_entry(card) for card in cards]}
-
-
 def is_complete(tail: bytes) -> bool:
     """Whether a stream that ends with *tail* said all it had to say.
 

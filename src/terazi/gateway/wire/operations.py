@@ -180,7 +180,12 @@ OPERATIONS: Final = (
     # Terazi
     _get("document", "/openapi.json", Api.OWN, "This document"),
     _get(
-        "health", "/healthz", Api.OWN, "200 once a model answers; the state of each, for who has a key", public=True
+        "health",
+        "/healthz",
+        Api.OWN,
+        "200 while requests are taken; each model's state for who has a key",
+        public=True,
     ),
+    _get("alive", "/livez", Api.OWN, "200 while the service runs", public=True),
     _get("metrics", "/metrics", Api.OWN, "Figures for Prometheus", gives="text/plain"),
 )

@@ -4,7 +4,7 @@ import pytest
 
 from serving import CARD
 from terazi.gateway.wire.errors import WireError
-from terazi.gateway.wire.openai import is_complete, model_list, read_envelope
+from terazi.gateway.wire.openai import is_complete, model_entry, read_envelope
 
 
 def test_envelope() -> None:
@@ -50,9 +50,7 @@ def test_is_complete(tail: bytes, complete: bool) -> None:
     assert is_complete(tail) is complete
 
 
-def test_model_list() -> None:
-    listed = model_list([CARD])
-    assert listed["object"] == "list"
-    entry = listed["data"][0]  # type: ignore[index]
+def test_model_entry() -> None:
+    entry = model_entry(CARD)
     assert entry["id"] == CARD.id
-    assert entry["meta"]["n_ctx"] == 2048
+    assert entry["meta"]["n_ctx"] == 2048  # type: ignore[index]
