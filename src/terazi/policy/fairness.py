@@ -253,11 +253,11 @@ class Band:
             ahead += 1
         for flow in self._flows.values():
             if flow is not mine and flow.queue:
-                theirs = flow.start
+                theirs, weight, first_of_equals = flow.start, flow.weight, flow.order < mine.order
                 for other in flow.queue.values():
-                    if (theirs, flow.order) >= (tag, mine.order):
+                    if theirs > tag or (theirs == tag and not first_of_equals):
                         break
-                    theirs += other.charge / flow.weight
+                    theirs += other.charge / weight
                     ahead += 1
         return ahead
 
