@@ -205,6 +205,9 @@ def find_served(served: Iterable[S], name: str) -> S | None:
     An exact id wins over an exact alias, and both over a match that needs ``:latest``.
     """
     known = tuple(served)
+    for model in known:  # as most names do: found before a second spelling is made
+        if model.card.id == name:
+            return model
     for wanted in (name, bare_name(name), f"{name}:latest"):
         for model in known:
             if model.card.id == wanted:

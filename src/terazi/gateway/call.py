@@ -35,9 +35,9 @@ class Caller:
     models: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
-    """One accepted request, in the engine's terms.
+    """One accepted request, in the engine's terms. Nobody changes it; freezing one per request would cost more.
 
     Args:
         id: unique in this service; it goes into the journal, the log line and the ``X-Request-Id`` header.
@@ -90,9 +90,12 @@ class Tap(Flow, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Head:
-    """How an answer begins. ``headers`` are the broker's own (queue, resumption, request id), in lower case."""
+    """How an answer begins. ``headers`` are the broker's own (queue, resumption, request id), in lower case.
+
+    Nobody changes it, as a ``Call``.
+    """
 
     status: int
     content_type: str
@@ -107,7 +110,7 @@ class Sink(Protocol):
     """
 
     def begin(self, head: Head, flow: Tap) -> None:
-        """The head; exactly once before the first byte."""
+        """The head; exactly once before the first byte. In a stream, that follows in the same turn of the loop."""
         ...
 
     def write(self, data: bytes) -> None:

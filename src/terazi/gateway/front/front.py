@@ -4,7 +4,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from terazi.gateway.access import origin_allowed
@@ -16,7 +16,9 @@ from terazi.gateway.front.connection import Connection, Pending
 from terazi.gateway.front.head import RequestHead
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.sink import HttpSink
-from terazi.gateway.wire.errors import Api, Fault, WireError, server_error
+from terazi.gateway.library import Preset
+from terazi.gateway.metrics import NO_MODEL
+from terazi.gateway.wire.errors import Api, Fault, WireError, bad_request, server_error
 from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_request import with_defaults
 from terazi.gateway.wire.openai import read_envelope
@@ -80,14 +82,15 @@ class Front:
 
     def refuses(self, head: RequestHead) -> Fault | None:
         """As ``House`` has it: on a hot path the gate stands before the body. aiohttp has its own."""
-        if not _is_hot(head):
+        if head.method != "POST" or head.path not in HOT_PATHS:
             return None
         try:
             head.caller = self._desk.admit(head.fields)
         except WireError as error:
-            self._desk.metrics.requests.labels(Api.OPENAI, Tab().model, error.fault.status).inc()
+            self._desk.metrics.requests.labels(Api.OPENAI, NO_MODEL, error.fault.status).inc()
             return error.fault
-        if head.fields.get("content-encoding", "identity").lower() != "identity":
+        encoding = head.fields.get("content-encoding")
+        if encoding is not None and encoding.lower() != "identity":
             message = "the body must not be compressed here"
             return Fault(status=415, message=message, code="unsupported_encoding")
         return None
@@ -100,44 +103,45 @@ class Front:
         return (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
 
     def take(self, connection: Connection, head: RequestHead, body: bytes) -> Pending | None:
-        """As ``House`` has it."""
-        if _is_hot(head):
-            return self._answer(connection, head, body)
+        """As ``House`` has it: what the gate has let in becomes a ``Call``."""
+        caller = head.caller
+        if caller is None:
+            self._give_away(connection, head, body)
+            return None
+        desk, headers, path, tab = self._desk, head.fields, head.path, Tab(caller=caller)
+        try:
+            envelope = read_envelope(body)
+            card = desk.find(envelope.model, tab).card
+            fields = envelope.fields
+            preset = desk.defaults(envelope.model) if path in _WITH_DEFAULTS else None
+            if preset is not None:
+                fields, body = _with_defaults(fields, preset)
+            check_modalities(fields, card)
+            call = make_call(
+                api=Api.OPENAI,
+                path=path,
+                body=body,
+                fields=fields,
+                model=card.id,
+                stream=envelope.stream,
+                caller=caller,
+                headers=headers,
+                arrived=self.now(),
+                content_type=headers.get("content-type", "application/json"),
+            )
+        except WireError as error:
+            desk.metrics.requests.labels(Api.OPENAI, tab.model, error.fault.status).inc()
+            raise
+        return HotAnswer(desk, connection, head, call, tab, self.fields_for(head) if "origin" in headers else ())
+
+    def _give_away(self, connection: Connection, head: RequestHead, body: bytes) -> None:
+        """To aiohttp, for this request and no other."""
         transport = connection.give()
         if transport is not None and not transport.is_closing():
             protocol = self._server()
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
             protocol.data_received(head.forwarded(body))
-        return None
-
-    def _answer(self, connection: Connection, head: RequestHead, body: bytes) -> Pending:
-        desk, tab = self._desk, Tab(caller=head.caller)
-        try:
-            envelope = read_envelope(body)
-            card = desk.find(envelope.model, tab).card
-            fields = envelope.fields
-            preset = desk.defaults(envelope.model)
-            if preset is not None and head.path in _WITH_DEFAULTS:
-                fields = with_defaults(fields, preset)
-                body = json.dumps(fields).encode()
-            check_modalities(fields, card)
-            call = make_call(
-                api=Api.OPENAI,
-                path=head.path,
-                body=body,
-                fields=fields,
-                model=card.id,
-                stream=envelope.stream,
-                caller=head.caller,
-                headers=head.fields,
-                arrived=self.now(),
-                content_type=head.fields.get("content-type", "application/json"),
-            )
-        except WireError as error:
-            desk.metrics.requests.labels(Api.OPENAI, tab.model, error.fault.status).inc()
-            raise
-        return HotAnswer(desk, connection, head, call, tab, self.fields_for(head))
 
 
 class HotAnswer:
@@ -200,5 +204,10 @@ class HotAnswer:
             self._sink.fail(server_error())
 
 
-def _is_hot(head: RequestHead) -> bool:
-    return head.method == "POST" and head.path in HOT_PATHS
+def _with_defaults(fields: Mapping[str, object], preset: Preset) -> tuple[dict[str, object], bytes]:
+    """A request to a created name as the engine gets it: its fields, and the same as a body."""
+    whole = with_defaults(fields, preset)
+    try:
+        return whole, json.dumps(whole).encode()
+    except RecursionError as problem:  # which may come a level or two before that of reading it
+        raise WireError(bad_request("the body is nested too deeply")) from problem
