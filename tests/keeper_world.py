@@ -61,10 +61,16 @@ class World:
     """Runs a keeper. ``lag_s``: how long freed bytes stay invisible; ``others``: bytes that other programs hold."""
 
     def __init__(
-        self, total: Mapping[str, int], limits: Limits | None = None, *, lag_s: float = 0.0, slots: int = 4
+        self,
+        total: Mapping[str, int],
+        limits: Limits | None = None,
+        *,
+        lag_s: float = 0.0,
+        slots: int = 4,
+        keeper: type[Keeper] = Keeper,
     ) -> None:
         self.now = 0.0
-        self.keeper = Keeper(limits)
+        self.keeper = keeper(limits)
         self.total = dict(total)
         self.others: Counter[str] = Counter()
         self.lag_s = lag_s

@@ -61,8 +61,8 @@ class Link(asyncio.Protocol):
 
     __slots__ = (
         "_between", "_complete", "_content_type", "_dead", "_excess", "_framed", "_head_bytes", "_headers",
-        "_idle_timer", "_keep", "_left", "_on_end", "_parser", "_pass", "_paused", "_pieces", "_reusable", "_sock",
-        "_status", "_told", "_transport", "_unsent", "_wrong", "listener",
+        "_keep", "_left", "_on_end", "_parser", "_pass", "_paused", "_pieces", "_reusable", "_sock",
+        "_status", "_told", "_transport", "_unsent", "_wrong", "listener", "until",
     )  # fmt: skip
 
     def __init__(self, *, unsent: bytes = b"", sock: socket.socket | None = None) -> None:
@@ -76,7 +76,8 @@ class Link(asyncio.Protocol):
         self._paused = self._dead = False
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: list[bytes] = []
-        self._idle_timer: asyncio.TimerHandle | None = None
+        #: When it has been idle for long enough.
+        self.until = 0.0
         self._on_end: Callable[[], None] | None = None
         self._wrong = ""
         self._excess = False
@@ -129,18 +130,16 @@ class Link(asyncio.Protocol):
         self._left = 0
         self._pass = self._keep = _nothing
 
-    def wait(self, longest_s: float, on_end: Callable[[], None]) -> None:
-        """Be idle for *longest_s* at most; *on_end* is called if it ends meanwhile."""
+    def wait(self, until: float, on_end: Callable[[], None]) -> None:
+        """Be idle; *on_end* is called if it ends meanwhile. Its owner closes it when it is *until* (monotonic)."""
         self._on_end = on_end
-        self._idle_timer = asyncio.get_running_loop().call_later(longest_s, self._idle_too_long)
-        self.go_on()  # its last reader may have left it paused; and an end must be heard
+        self.until = until
+        if self._paused:  # its last reader may have left it so; and an end must be heard
+            self.go_on()
 
     def stop_waiting(self) -> None:
         """It is taken out of the pool."""
         self._on_end = None
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
 
     def close(self) -> None:
         """End it after what was written."""
@@ -155,10 +154,6 @@ class Link(asyncio.Protocol):
         self._ended()
         if self._transport is not None:
             self._transport.abort()
-
-    def _idle_too_long(self) -> None:
-        self._idle_timer = None
-        self.close()
 
     def _ended(self) -> None:
         on_end = self._on_end

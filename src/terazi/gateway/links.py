@@ -38,6 +38,8 @@ KEEP_S: Final = 4.0
 GRACE_S: Final = 2.0
 #: Of a whole answer. A batch of 2,048 embeddings of 8,192 numbers has about 200 MB.
 MAX_WHOLE_BYTES: Final = 512 << 20
+#: So often idle connections are looked at while one is kept.
+_LOOKS: Final = 8
 _CONNECT_S: Final = 5.0
 _ADDRESSES_KEPT: Final = 256
 _FIRST_PAUSE_S: Final = 0.025
@@ -134,6 +136,7 @@ class Links:
         self._adopting: set[asyncio.Task[object]] = set()
         self._tls: ssl.SSLContext | None = None
         self._spare: socket.socket | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def send(
@@ -175,6 +178,9 @@ class Links:
     def close(self) -> None:
         """Drop all connections; nobody is told."""
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._spare is not None:
             self._spare.close()
             self._spare = None
@@ -231,7 +237,7 @@ class Links:
             if not idle and self._idle.get(base_url) is idle:
                 del self._idle[base_url]  # a restarted engine has another port: don't keep one entry for each
 
-        link.wait(self._keep_s, forget)
+        self._rest(link, forget)
 
     def _take_spare(self, base_url: str) -> Link | None:
         """The connection that was opened ahead, if it is there and alive as far as anybody has heard."""
@@ -262,7 +268,24 @@ class Links:
             if self._spares.get(base_url) is link:
                 del self._spares[base_url]
 
-        link.wait(self._keep_s, forget)
+        self._rest(link, forget)
+
+    def _rest(self, link: Link, on_end: Callable[[], None]) -> None:
+        """Nobody uses *link* for now, and not for longer than it is kept."""
+        loop = asyncio.get_running_loop()
+        link.wait(loop.time() + self._keep_s, on_end)
+        if self._timer is None:
+            self._timer = loop.call_later(self._keep_s / _LOOKS, self._look)
+
+    def _look(self) -> None:
+        """One timer for all of them: each of its own would be set and cancelled for each request."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        resting = [*self._spares.values(), *(link for idle in self._idle.values() for link in idle)]
+        for link in resting:
+            if link.until <= now:
+                link.close()
+        self._timer = loop.call_later(self._keep_s / _LOOKS, self._look) if self._spares or self._idle else None
 
     def bring_in(self, sock: socket.socket, unsent: bytes = b"") -> Link:
         """The link over *sock*, which the loop gets to know meanwhile; *unsent* is written then."""

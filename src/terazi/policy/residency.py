@@ -68,6 +68,7 @@ class Keeper:
     def __init__(self, limits: Limits | None = None) -> None:
         self._state = State(limits or Limits())
         self._woken_at: float | None = None
+        self._calm = False
 
     def relimit(self, limits: Limits) -> None:
         """Be so patient from now on; a pause that has begun ends when it was said to."""
@@ -104,6 +105,8 @@ class Keeper:
 
     def step(self, event: Event, now: float) -> list[Command]:
         """Take one event at monotonic time *now*; what to do, in order."""
+        if self._calm and type(event) is UnitUsed and (unit := self._state.units.get(event.unit)) is not None:
+            return self._use(unit, event, now)
         commands: list[Command] = []
         for unit in self._state.units.values():
             if unit.at is Residence.READY:
@@ -119,7 +122,42 @@ class Keeper:
         if not decided.unsure:
             self._open_unneeded(decided.needed, commands)
         self._set_wake(now, commands)
+        self._calm = self._nothing_is_open()
         return commands
+
+    def _nothing_is_open(self) -> bool:
+        """Whether requests that come and go bring nothing about but a later moment of being idle."""
+        state = self._state
+        if state.wants or state.closed or state.memory.lingering or state.memory.asked_at is not None:
+            return False
+        return all(
+            not (unit.forgotten or unit.out is not None or unit.more_room)
+            and (
+                (unit.at is Residence.READY and unit.admitted)
+                or (unit.at is Residence.COLD and not unit.wanted_in)
+            )
+            for unit in state.units.values()
+        )
+
+    def _use(self, unit: Unit, event: UnitUsed, now: float) -> list[Command]:
+        """What ``step`` comes to for a request that came or went while nothing else is open."""
+        self._used(unit, event.in_flight, now)
+        idle_at = self._idle_until(unit)
+        if idle_at == inf or (self._woken_at is not None and now < self._woken_at <= idle_at):
+            return []
+        if idle_at <= now:  # it is idle for no time at all
+            self._calm = False
+            return self.step(event, now)
+        self._woken_at = idle_at
+        return [WakeAt(at=idle_at)]
+
+    @staticmethod
+    def _used(unit: Unit, in_flight: int, now: float) -> None:
+        for _ in range(in_flight - unit.in_flight):
+            unit.uses.used(now)
+        unit.admitted = unit.admitted or in_flight > 0
+        unit.idle_since = now if unit.in_flight and not in_flight else unit.idle_since
+        unit.in_flight = in_flight
 
     def _open_unneeded(self, needed: set[str], commands: list[Command]) -> None:
         for unit in self._state.units.values():
@@ -151,11 +189,7 @@ class Keeper:
     def _happened(self, unit: Unit, event: Event, now: float, commands: list[Command]) -> None:
         match event:
             case UnitUsed(in_flight=in_flight):
-                for _ in range(in_flight - unit.in_flight):
-                    unit.uses.used(now)
-                unit.admitted = unit.admitted or in_flight > 0
-                unit.idle_since = now if unit.in_flight and not in_flight else unit.idle_since
-                unit.in_flight = in_flight
+                self._used(unit, in_flight, now)
             case UnitLoaded(took_s=took_s) if unit.at is Residence.LOADING:
                 self._loaded(unit, took_s, now, commands)
             case UnitRestarting() if unit.at in _UP:

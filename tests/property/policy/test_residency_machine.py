@@ -2,18 +2,25 @@
 pinned, and strands nobody. The world asserts the first two at every command.
 """
 
+from dataclasses import dataclass, field
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from keeper_world import World
+from terazi.policy.residency import Keeper
 from terazi.policy.residency_messages import (
+    Command,
+    Event,
     LoadAsked,
     MemoryPressed,
     UnitFailed,
     UnitForgotten,
+    UnitUsed,
     Unload,
     UnloadAsked,
+    WakeAt,
 )
 from terazi.policy.residency_state import Limits, Residence
 
@@ -27,6 +34,8 @@ SWAPS = 2.0
 
 class Residency(RuleBasedStateMachine):
     """Requests, failures, pressure and people, in any order."""
+
+    keeper = Keeper
 
     @initialize(
         needs=st.lists(st.tuples(st.integers(0, 60), st.integers(1, 100)), min_size=4, max_size=4),
@@ -43,7 +52,7 @@ class Residency(RuleBasedStateMachine):
         pinned: bool,
         idle_s: float | None,
     ) -> None:
-        self.world = World({"CUDA0": 60, "RAM": 200}, Limits(), lag_s=lag_s, slots=2)
+        self.world = World({"CUDA0": 60, "RAM": 200}, Limits(), lag_s=lag_s, slots=2, keeper=self.keeper)
         self.failed = False
         self.pinned = pinned
         for n, model in enumerate(MODELS):
@@ -113,3 +122,75 @@ class Residency(RuleBasedStateMachine):
 
 def test_no_byte_is_promised_twice_and_nobody_is_stranded() -> None:
     run_state_machine_as_test(Residency, settings=settings(max_examples=60, stateful_step_count=25, deadline=None))
+
+
+class Thorough(Keeper):
+    """Looks over everybody each time."""
+
+    def step(self, event: Event, now: float) -> list[Command]:
+        """As ``Keeper`` has it."""
+        self._calm = False
+        return super().step(event, now)
+
+
+class Twins(Keeper):
+    """A keeper, and one that is thorough beside it: told the same, they must say the same."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        super().__init__(limits)
+        self.thorough = Thorough(limits)
+        self.seen = Seen()
+
+    def step(self, event: Event, now: float) -> list[Command]:
+        """As ``Keeper`` has it."""
+        calm = self._calm and isinstance(event, UnitUsed)
+        said, full = super().step(event, now), self.thorough.step(event, now)
+        assert _but_wakes(said) == _but_wakes(full)
+        assert self._state.units == self.thorough._state.units
+        assert self._state.wants == self.thorough._state.wants
+        # it may be woken too early, which costs a look, but never too late
+        if self.thorough._woken_at is not None and self.thorough._woken_at > now:
+            assert self._woken_at is not None
+            assert self._woken_at <= self.thorough._woken_at or not calm
+        self.seen.calm += calm
+        self.seen.wakes += calm and bool(said)
+        return said
+
+
+@dataclass
+class Seen:
+    """How often it was spared the look, and how often it had to set its alarm all the same."""
+
+    calm: int = 0
+    wakes: int = 0
+
+
+@dataclass
+class Total(Seen):
+    """Over all worlds."""
+
+    worlds: int = field(default=0)
+
+
+def _but_wakes(commands: list[Command]) -> list[Command]:
+    return [command for command in commands if not isinstance(command, WakeAt)]
+
+
+def test_calm_and_thorough_keepers_say_the_same() -> None:
+    total = Total()
+
+    class Calm(Residency):
+        """The same worlds with both of them."""
+
+        keeper = Twins
+
+        def teardown(self) -> None:
+            super().teardown()
+            if (world := getattr(self, "world", None)) is not None:
+                total.worlds += 1
+                total.calm += world.keeper.seen.calm
+                total.wakes += world.keeper.seen.wakes
+
+    run_state_machine_as_test(Calm, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+    assert total.calm > total.worlds
+    assert total.wakes > 0
