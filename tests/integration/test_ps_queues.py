@@ -24,7 +24,8 @@ def attached_snapshot() -> dict[str, Any]:
 async def test_waiting_and_running_by_model_and_by_key() -> None:
     callers = (Caller(name="anna"), Caller(name="bert", tokens_per_minute=6000))
     async with shared_engine(1, *callers) as place:
-        fleet = SimpleNamespace(models={}, attached={CARD.id: SimpleNamespace(snapshot=attached_snapshot)})
+        others = SimpleNamespace(models={CARD.id: SimpleNamespace(snapshot=attached_snapshot)})
+        fleet = SimpleNamespace(models={}, others=others)
         control = ServiceControl(
             fleet,  # type: ignore[arg-type] # as much of one as is asked for
             SimpleNamespace(),  # type: ignore[arg-type] # is asked for nothing

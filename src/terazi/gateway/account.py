@@ -146,13 +146,20 @@ class Bookkeeper:
 
     def closed(self, call: Call, outcome: Outcome) -> None:
         """Note it down, to be worked off before long."""
-        self._waiting.append((call, outcome))
-        if not self._wait_s or (len(call.body) > _LARGE_BYTES and len(self._waiting) > 1):
-            self.flush()
-        elif self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._due)
-        elif len(self._waiting) >= _MOST:
+        waiting = self._waiting
+        waiting.append((call, outcome))
+        if self._timer is None:
+            self._begin()
+        elif len(waiting) >= _MOST:
             self._work_off(_AT_ONCE)
+        elif len(call.body) > _LARGE_BYTES:
+            self.flush()
+
+    def _begin(self) -> None:
+        if self._wait_s:
+            self._timer = asyncio.get_running_loop().call_later(self._wait_s, self._due)
+        else:
+            self.flush()
 
     def flush(self) -> None:
         """Read the tokens of all that wait, and show them to each reader. Before accounts are looked at."""

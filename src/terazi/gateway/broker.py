@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from terazi.gateway.account import CLIENT_GONE, Account, Outcome
-from terazi.gateway.answering import Answering
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call, Sink
 from terazi.gateway.journal import Journal
@@ -105,35 +104,35 @@ class Broker:
         self._trace = trace
         self._quarantine = Quarantine()
         self._probation: dict[str, asyncio.Lock] = {}
+        self._listening: set[Relay] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self, call: Call, sink: Sink, over: Callable[[], None] | None = None) -> Answering:
+    def begin(self, call: Call, sink: Sink, over: Callable[[], None] | None = None) -> Run:
         """Answer *call* into *sink*, from now on; *over* is called once when all is over and its books are closed.
 
         If an engine is free and nothing goes wrong, all is done from here and from what the engine's connection
         brings. Only a request that waits, or whose engine breaks, gets a task.
         """
-        run = Run(call, self._journal.accept(call))
-        relay = Relay(call, sink, run.entry, headers=run.headers, words=run.words)
-        answering = Answering(self, run, relay, over)
+        run = Run(self, call, self._journal.accept(call), sink, over)
         try:
-            self._traffic.enter(answering)
+            self._traffic.enter(run)
             if self._quarantine:
                 self._refuse_poison(call)
             ticket = run.ticket = self._seats.enter(call)
             backend = ticket.backend
             if backend is None or call.deadline_s is not None:
-                answering.follow(self._serve(run, relay, ticket))
+                run.follow(self._serve(run, ticket))
             else:
-                relay.flight = run.enter(backend)
-                self._send(run, relay, _Sending(call.body), answering.came_out)
+                run.enter(backend)
+                self._send(run, call.body, run.came_out)
             if call.stream:
-                relay.beat(self._heartbeat_s)
+                self._listen(run.relay)
         except WireError as error:
-            answering.fail(error.fault)
+            run.fail(error.fault)
         except Exception:
             _log.exception("answering request %s failed", call.id)
-            answering.fail(server_error())
-        return answering
+            run.fail(server_error())
+        return run
 
     async def answer(self, call: Call, sink: Sink) -> None:
         """Answer *call* into *sink*; returns when all is over.
@@ -141,11 +140,11 @@ class Broker:
         To cancel it is to say that the client left: the engine is freed at once.
         """
         over = asyncio.Event()
-        answering = self.begin(call, sink, over.set)
+        run = self.begin(call, sink, over.set)
         try:
             await over.wait()
         except asyncio.CancelledError:
-            answering.cancel()
+            run.cancel()
             raise
 
     @property
@@ -155,13 +154,13 @@ class Broker:
 
     # --- attempt after attempt --------------------------------------------------------------------------
 
-    async def _serve(self, run: Run, relay: Relay, ticket: Ticket, lost: Result | None = None) -> None:
+    async def _serve(self, run: Run, ticket: Ticket, lost: Result | None = None) -> None:
         """All attempts from the next on; *lost*: how the one before it came out."""
         while True:
             if lost is not None:
-                await self._recover(run, relay, ticket, lost)
+                await self._recover(run, ticket, lost)
             backend = await ticket.seat()
-            lost = await self._attempt(run, relay, backend)
+            lost = await self._attempt(run, backend)
             if lost is None:
                 return
 
@@ -185,9 +184,9 @@ class Broker:
             run.steps += (GiveUp.word,)
             raise WireError(_cut(enough, run))
 
-    async def _prepare(self, run: Run, relay: Relay, backend: Backend) -> _Sending | None:
+    async def _prepare(self, run: Run, backend: Backend) -> _Sending | None:
         """What to send to *backend*; None if the answer is at its end without it."""
-        call = run.call
+        call, relay = run.call, run.relay
         if not run.lost:
             return _Sending(call.body)
         script, powers = run.entry.script(), powers_of(backend.card.engine)
@@ -214,7 +213,7 @@ class Broker:
             case _:  # run again: only the opening may have been sent
                 return _Sending(call.body, Stitcher(script, resumed=relay.seams) if script.begun else None)
 
-    async def _attempt(self, run: Run, relay: Relay, backend: Backend) -> Result | None:
+    async def _attempt(self, run: Run, backend: Backend) -> Result | None:
         """Send it to *backend*; how it came out, unless the client has its answer."""
         self._judge(run)
         release = None
@@ -224,15 +223,15 @@ class Broker:
             await alone.acquire()
             release = _Release(alone)
         try:
-            relay.flight = run.enter(backend)
-            sending = await self._prepare(run, relay, backend)
+            run.enter(backend)
+            sending = await self._prepare(run, backend)
             if sending is None:
                 return None
             future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            self._send(run, relay, sending, future.set_result, release)
+            self._send(run, sending.body, future.set_result, sending, release)
             result = await future
         finally:
-            relay.detach()
+            run.relay.detach()
             if release is not None:
                 release()
         run.leave(None if result.ending is Ending.DONE else result.reason)
@@ -241,21 +240,25 @@ class Broker:
     def _send(
         self,
         run: Run,
-        relay: Relay,
-        sending: _Sending,
+        body: bytes,
         told: Callable[[Result], None],
+        sending: _Sending | None = None,
         on_first: Callable[[], None] | None = None,
     ) -> None:
         """Begin an attempt in the engine that has it; *told* hears how it comes out."""
-        call, backend, hold = run.call, run.engine, Hold.NOTHING
+        call, relay, backend, hold = run.call, run.relay, run.engine, Hold.NOTHING
         if call.stream and binds(run.fields):
             hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
-        relay.arm(told, hold=hold, stitcher=sending.stitcher, seam=sending.seam, on_first=on_first)
+        if sending is None:
+            relay.arm(told, hold=hold)
+        else:
+            relay.arm(told, hold=hold, stitcher=sending.stitcher, seam=sending.seam, on_first=on_first)
+        run.sent(asyncio.get_running_loop().time())
         relay.attach(
             self._links.send(
                 backend,
                 call.path,
-                sending.body,
+                body,
                 call.content_type,
                 relay,
                 stream=call.stream,
@@ -263,13 +266,13 @@ class Broker:
             )
         )
 
-    async def _recover(self, run: Run, relay: Relay, ticket: Ticket, result: Result) -> None:
+    async def _recover(self, run: Run, ticket: Ticket, result: Result) -> None:
         """An attempt came to nothing: what that means for the next.
 
         Raises:
             WireError: there is no next.
         """
-        now, backend = asyncio.get_running_loop().time(), run.engine
+        now, relay, backend = asyncio.get_running_loop().time(), run.relay, run.engine
         if result.ending is Ending.DIVERGED:
             run.replayed = True
             return  # the engine is well, and keeps its place for the continuation
@@ -326,19 +329,33 @@ class Broker:
         if self._quarantine.holds(_digest(call), asyncio.get_running_loop().time()):
             raise WireError(poisonous())
 
-    def go_on(self, answering: Answering, lost: Result) -> None:
+    def go_on(self, run: Run, lost: Result) -> None:
         """An engine broke: what follows takes time."""
-        run = answering.run
         if run.ticket is None:
             raise RuntimeError("an attempt without a place came out")
-        answering.follow(self._serve(run, answering.relay, run.ticket, lost))
+        run.follow(self._serve(run, run.ticket, lost))
 
-    def close(self, answering: Answering) -> None:
+    def _listen(self, relay: Relay) -> None:
+        """Let its client hear something when it is silent for long."""
+        self._listening.add(relay)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._beat)
+
+    def _beat(self) -> None:
+        """One timer for all: a stream's own would be set and cancelled for each that is never silent."""
+        self._timer = None
+        for relay in tuple(self._listening):
+            relay.beat()
+        if self._listening:
+            self._timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._beat)
+
+    def close(self, run: Run) -> None:
         """It is over: its place is free, and its books are closed."""
-        run, relay = answering.run, answering.relay
+        relay = run.relay
+        self._listening.discard(relay)
         if run.ticket is not None:
             run.ticket.leave(relay.tokens)
-        self._traffic.leave(answering)
+        self._traffic.leave(run)
         outcome = Outcome(
             status=relay.status or CLIENT_GONE,
             code=relay.code,

@@ -140,12 +140,12 @@ class Desk:
         Whatever goes wrong is raised by the answer, as ``WireError``.
         """
         answer, over = Answer(), asyncio.Event()
-        answering = self.broker.begin(call, answer, over.set)
+        run = self.broker.begin(call, answer, over.set)
         try:
             yield answer
         finally:
             if answer.sated or not answer.ended:  # else the broker has only its books to close
-                answering.cancel()
+                run.cancel()
             await over.wait()
 
     def _client_left(self, api: Api, tab: Tab) -> None:

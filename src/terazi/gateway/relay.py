@@ -33,6 +33,8 @@ _HELD_BYTES: Final = 4 << 20
 #: A tool call begins: a list with something in it.
 _CALLS: Final = re.compile(rb'"tool_calls":\s*\[\s*\{|"function_call":\s*\{')
 _ERROR: Final = re.compile(rb'^data: ?\{\s*"error"|\n\ndata: ?\{\s*"error"')
+#: The end of a stream as nearly all have it.
+_LAST_EVENT: Final = b"\n\ndata: [DONE]\n\n"
 #: The end of a stream, as OpenAI's paths have it, and llama.cpp's own.
 _END: Final = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*$")
 _NATIVE_END: Final = re.compile(rb'"stop":\s*true')
@@ -61,6 +63,9 @@ class Result:
     status: int = 0
 
 
+_DONE: Final = Result(Ending.DONE)
+
+
 class Relay(Tap):
     """One call's answer on its way to its client; a ``Receiver`` of each attempt, and the sink's ``Tap``.
 
@@ -79,7 +84,7 @@ class Relay(Tap):
     __slots__ = (
         "_armed", "_body", "_bypassed", "_bypassing", "_call", "_content_type", "_entry", "_exchange",
         "_headers", "_held", "_held_size", "_hold", "_on_first", "_over", "_paused", "_quiet", "_rest", "_seam",
-        "_sink", "_status", "_stitcher", "_stream", "_timer", "_told", "_trouble", "_whole", "begun", "code",
+        "_sink", "_status", "_stitcher", "_stream", "_told", "_trouble", "_whole", "begun", "code",
         "first_at", "flight", "got_on", "seams", "status", "tokens", "words",
     )  # fmt: skip
 
@@ -100,7 +105,6 @@ class Relay(Tap):
         self._told: Callable[[Result], None] | None = None
         self._bypassed: list[bytes] = []
         self._armed = self._bypassing = False
-        self._timer: asyncio.TimerHandle | None = None
         self._paused = self._over = self._quiet = False
         self._hold = Hold.NOTHING
         self._body = b""
@@ -165,6 +169,11 @@ class Relay(Tap):
         if self._paused:
             exchange.pause()
 
+    def let_go(self) -> None:
+        """All is over: it holds nobody any more who holds it, and no garbage collector has to find that out."""
+        self.detach()
+        self._headers, self.words = dict, str
+
     def detach(self) -> None:
         """The attempt is over; nothing more of it is heard."""
         self._told = None
@@ -189,9 +198,13 @@ class Relay(Tap):
             self.status, self.code = fault.status, fault.code
             self._sink.fail(fault)
 
-    def beat(self, every_s: float) -> None:
-        """From now on, let the client hear something of a stream that is silent for that long."""
-        self._timer = asyncio.get_running_loop().call_later(every_s, self._beat, every_s)
+    def beat(self) -> None:
+        """If the stream was silent since the last time, let the client hear something."""
+        if self._bypassed:
+            self.settle()
+        if self._quiet and not self._paused and not self._over:
+            self._write(f": {self.words()}\n\n".encode())
+        self._quiet = True
 
     @property
     def first_bytes(self) -> bytes:
@@ -201,13 +214,6 @@ class Relay(Tap):
     def last_bytes(self) -> bytes:
         """How the answer ended."""
         return self._body[-END_BYTES:] or self._entry.tail()
-
-    def close(self) -> None:
-        """Whatever happened, it is over now."""
-        self.detach()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     # --- the sink's side --------------------------------------------------------------------------------
 
@@ -279,7 +285,8 @@ class Relay(Tap):
             data = self._held_back(data)
         if data:
             self._out(data)
-            if self._stitcher is None and self._hold is Hold.NOTHING and not self._trouble and not self._rest:
+            plain = self._stitcher is None and self._hold is Hold.NOTHING and not self._trouble and not self._rest
+            if plain and not data.endswith(_LAST_EVENT[2:]):
                 self._begin_bypass()
 
     def done(self) -> None:
@@ -296,14 +303,18 @@ class Relay(Tap):
             self._out(b"".join(self._held or ()) + self._trouble)
             self.finish()
             self._tell(Result(Ending.DONE))
-        elif self._complete(b"".join(self._held) if self._held else self._entry.tail()):
-            if self._held:
-                self._out(b"".join(self._held))
-            self._count(self._entry.tail())
-            self.finish()
-            self._tell(Result(Ending.DONE))
-        else:
+            return
+        held = b"".join(self._held) if self._held else b""
+        tail = held or self._entry.tail()
+        if not self._complete(tail):
             self._tell(Result(Ending.BROKE, "its stream ended before the answer did"))
+            return
+        if held:
+            self._out(held)
+            tail = self._entry.tail()
+        self.finish()
+        self._count(tail)
+        self._tell(_DONE)
 
     def lost(self, reason: str, begun: bool) -> None:  # noqa: FBT001 - as Receiver has it
         """As ``Receiver`` says."""
@@ -399,7 +410,7 @@ class Relay(Tap):
         self._tell(Result(Ending.DONE, status=self._status))
 
     def _complete(self, tail: bytes) -> bool:
-        if _END.search(tail):
+        if tail.endswith(_LAST_EVENT) or _END.search(tail):
             return True
         if self._call.path.startswith("/v1/"):
             return False
@@ -428,9 +439,9 @@ class Relay(Tap):
         self._sink.write(data)
 
     def _begin(self, status: int, content_type: str, *, stream: bool) -> None:
-        headers = dict(self._headers())
+        headers = self._headers()
         if status == 503:
-            headers["retry-after"] = str(RETRY_AFTER_S)
+            headers = {**headers, "retry-after": str(RETRY_AFTER_S)}
         self.begun, self.status = True, status
         self._sink.begin(Head(status=status, content_type=content_type, stream=stream, headers=headers), self)
 
@@ -439,13 +450,6 @@ class Relay(Tap):
         if told is not None:
             self.detach()
             told(result)
-
-    def _beat(self, every_s: float) -> None:
-        self.beat(every_s)
-        self.settle()
-        if self._quiet and not self._paused and not self._over:
-            self._write(f": {self.words()}\n\n".encode())
-        self._quiet = True
 
 
 def _is_event(rest: bytes) -> bool:

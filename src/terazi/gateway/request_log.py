@@ -27,14 +27,14 @@ def line_of(entry: Entry, at: float) -> str:
     ttft, prompt, output = entry.ttft_s, usage.prompt_tokens, usage.output_tokens
     cached, finish, attempts = usage.cached_tokens, usage.finish, len(outcome.attempts)
     return "".join((
-        f'{{"at":{round(at, 3)!r},"id":"{call.id}",',
+        f'{{"at":{at:.3f},"id":"{call.id}",',
         _names(call.api, call.path, call.model, entry.replica, call.caller.name),
         f',"status":{outcome.status}',
         "" if error is None else f',"error":{_quoted(error)}',
         ',"stream":true' if call.stream else ',"stream":false',
-        f',"queued_s":{round(entry.queued_s, 4)!r}',
-        "" if ttft is None else f',"ttft_s":{round(ttft, 4)!r}',
-        f',"total_s":{round(entry.total_s, 4)!r}',
+        f',"queued_s":{entry.queued_s:.4f}',
+        "" if ttft is None else f',"ttft_s":{ttft:.4f}',
+        f',"total_s":{entry.total_s:.4f}',
         "" if prompt is None else f',"prompt_tokens":{prompt}',
         "" if output is None else f',"output_tokens":{output}',
         "" if cached is None else f',"cached_tokens":{cached}',

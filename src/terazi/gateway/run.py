@@ -1,27 +1,56 @@
-"""What the broker knows of one call while it answers it, over all engines that it takes."""
+"""One call under way: what the broker knows of it over all engines that it takes, and its end, which comes once."""
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping
-from typing import Any, Final
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, Protocol
 
-from terazi.gateway.account import Attempt
+from terazi.gateway.account import CLIENT_GONE, Attempt
 from terazi.gateway.backend import Backend
-from terazi.gateway.call import Call
-from terazi.gateway.in_flight import InFlight, Stay
+from terazi.gateway.call import Call, Sink
+from terazi.gateway.in_flight import Stay  # noqa: TC001 - as all others are imported
 from terazi.gateway.journal import Entry
 from terazi.gateway.ports import Ticket, Witness
+from terazi.gateway.relay import Ending, Relay, Result
+from terazi.gateway.wire.errors import Fault, WireError, deadline_passed, server_error, shutting_down
 from terazi.policy.resume import Setbacks, Shape, Strikes, shape_of
+
+_log = logging.getLogger(__name__)
 
 #: Tells the client, before anything was sent, that an engine has died under its request.
 RESUMED_HEADER: Final = "x-terazi-resumed"
 
 
+class Answerer(Protocol):
+    """The broker, for one call."""
+
+    @property
+    def cutting(self) -> bool:
+        """Whether the service ends what is still under way."""
+        ...
+
+    def go_on(self, run: "Run", lost: Result) -> None:
+        """Its first engine broke: *lost* says how. Something has to ``follow``."""
+        ...
+
+    def close(self, run: "Run") -> None:
+        """It is over; called once."""
+        ...
+
+
 class Run:
     """One call under way.
 
+    Args:
+        broker: who answers it.
+        call, entry: what was accepted, and the journal's page for it.
+        sink: where its answer goes.
+        over: called when all of it is over.
+
     Attributes:
+        relay: what its answer goes through.
         ticket: its place, once it has one.
         backend: the engine that has it, or had it last.
         lost: an engine broke off with it, so that the next attempt depends on what was sent.
@@ -38,13 +67,21 @@ class Run:
     FIRST_PAUSE_S: Final = 0.05
 
     __slots__ = (
-        "_began", "_fields", "_setbacks", "_shape", "_stay", "_strikes", "attempts", "backend", "broke_off", "call",
-        "death", "entry", "lost", "pause_s", "replayed", "steps", "suspect", "ticket", "unreached_since",
+        "_broker", "_closed", "_fields", "_over", "_sent_at", "_setbacks", "_shape", "_stay", "_strikes", "_task",
+        "attempts", "backend", "broke_off", "call", "death", "entry", "lost", "pause_s", "relay", "replayed",
+        "steps", "suspect", "ticket", "unreached_since",
     )  # fmt: skip
 
-    def __init__(self, call: Call, entry: Entry) -> None:
+    def __init__(
+        self, broker: Answerer, call: Call, entry: Entry, sink: Sink, over: Callable[[], None] | None
+    ) -> None:
         self.call = call
         self.entry = entry
+        self.relay = Relay(call, sink, entry, headers=self.headers, words=self.words)
+        self._broker = broker
+        self._over = over
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
         self.ticket: Ticket | None = None
         self.backend: Backend | None = None
         self.lost = self.replayed = self.broke_off = False
@@ -59,14 +96,19 @@ class Run:
         self._fields: Mapping[str, Any] | None = None
         self._shape: Shape | None = None
         self._stay: Stay | None = None
-        self._began = 0.0
+        self._sent_at: float | None = None
 
-    def enter(self, backend: Backend) -> InFlight:
+    # --- one engine after the other
+
+    def enter(self, backend: Backend) -> None:
         """*backend* has it from now on, and counts it."""
         self.backend = backend
         stay = self._stay = backend.tracking(self.call.id)
-        self._began = asyncio.get_running_loop().time()
-        return stay.flight
+        self.relay.flight = stay.flight
+
+    def sent(self, now: float) -> None:
+        """The engine gets it now, or what continues it."""
+        self._sent_at = now
 
     @property
     def engine(self) -> Backend:
@@ -85,9 +127,11 @@ class Run:
         if stay is None:
             return
         stay.end()
-        now = asyncio.get_running_loop().time()
-        attempt = Attempt(replica=self.engine.replica, began=self._began, ended=now, lost=lost)
-        self.attempts += (attempt,)
+        began, self._sent_at = self._sent_at, None
+        if began is not None:
+            now = asyncio.get_running_loop().time()
+            attempt = Attempt(replica=self.engine.replica, began=began, ended=now, lost=lost)
+            self.attempts = (*self.attempts, attempt) if self.attempts else (attempt,)
 
     @property
     def strikes(self) -> Strikes:
@@ -130,11 +174,91 @@ class Run:
 
     def headers(self) -> dict[str, str]:
         """What the client is told at the head of its answer."""
-        headers = {} if self.ticket is None else dict(self.ticket.headers())
-        headers["x-request-id"] = self.call.id
+        headers = {"x-request-id": self.call.id}
+        if self.ticket is not None and (told := self.ticket.headers()):
+            headers |= told
         if self.lost:
             headers[RESUMED_HEADER] = "run-again"
         return headers
+
+    # --- its end
+
+    def came_out(self, result: Result) -> None:
+        """Its first attempt has: if that was all, it is over now."""
+        try:
+            if result.ending is Ending.DONE:
+                self.leave(None)
+                self.close()
+            else:
+                self.leave(result.reason)
+                self._broker.go_on(self, result)
+        except Exception:
+            _log.exception("answering request %s failed", self.call.id)
+            self.fail(server_error())
+
+    def follow(self, work: Coroutine[None, None, None]) -> None:
+        """The rest of it is *work*, which takes its time."""
+        self._task = asyncio.get_running_loop().create_task(self._follow(work))
+
+    async def _follow(self, work: Coroutine[None, None, None]) -> None:
+        call = self.call
+        try:
+            if call.deadline_s is None:
+                await work
+            else:
+                async with asyncio.timeout_at(call.arrived + call.deadline_s):
+                    await work
+        except WireError as error:
+            self.relay.fail(error.fault)
+        except TimeoutError:
+            self.relay.fail(deadline_passed(call.deadline_s))
+        except asyncio.CancelledError:
+            self._left()
+        except Exception:
+            _log.exception("answering request %s failed", call.id)
+            self.relay.fail(server_error())
+        finally:
+            work.close()  # it was never begun if this was cancelled before
+            self.close()
+
+    def cancel(self) -> None:
+        """The client has left, or the service ends: the engine is freed at once."""
+        if self._closed:
+            return
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._left()
+            self.close()
+
+    def _left(self) -> None:
+        relay = self.relay
+        if relay.over:  # whoever read it had enough
+            return
+        if self._broker.cutting:
+            relay.fail(shutting_down())
+        else:
+            relay.status = CLIENT_GONE
+
+    def fail(self, fault: Fault) -> None:
+        """It ends with *fault*."""
+        self.relay.fail(fault)
+        self.close()
+
+    def close(self) -> None:
+        """It is over. Once is enough."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.relay.detach()
+            self.leave(None)
+            self._broker.close(self)
+        finally:
+            self.relay.let_go()
+            over, self._over = self._over, None
+            if over is not None:
+                over()
 
 
 async def why_lost(backend: Backend) -> str | None:

@@ -137,7 +137,7 @@ class Seats:
             if ticket.fault is not None:
                 raise WireError(ticket.fault)
         ticket.queued(now)
-        ticket.position_on_arrival = self._dispatcher.position(call.id)
+        ticket.position_on_arrival = self._dispatcher.foresee(call.id)
         return ticket
 
     # --- for whoever owns the engines

@@ -77,6 +77,16 @@ class Dispatcher:
             return 0
         return self._lines[request.model].queue.before(request) + 1
 
+    def foresee(self, id_: str) -> int:
+        """``position``, held against what comes: so expected waits learn how many pass those who wait.
+
+        To be asked of a request that has just come. It costs what the queue is long, and decides nothing.
+        """
+        request = self._requests.get(id_)
+        if request is None or request.seat is not None:
+            return 0
+        return self._lines[request.model].queue.foresee(request)
+
     def expected_wait_s(self, id_: str, now: float) -> float | None:
         """Seconds until it is placed, as measured; 0 if it doesn't wait; None if nothing is known."""
         request = self._requests.get(id_)

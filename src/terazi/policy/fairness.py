@@ -16,6 +16,8 @@ from typing import Final, Protocol
 
 #: How fast the estimate of a flow's use follows what is measured.
 _FOLLOW: Final = 0.2
+#: How fast the estimate of how many pass a flow's requests follows.
+_LEARN: Final = 0.05
 #: Requests of one flow that are looked at when its first one doesn't fit anywhere.
 _LOOK_AHEAD: Final = 8
 #: Flows that are kept although they neither wait nor run, for what they still owe.
@@ -39,6 +41,8 @@ class Request:
         charge: tokens that its flow pays for it: an estimate, until it is complete.
         paid: the flow has paid; a second attempt is free.
         until: it waits no longer; None is for ever, or not known yet.
+        place: turns until it is served, itself included, as was foreseen; 0 if nobody asked.
+        turns: of its model by then.
         seat: the engine that has it; None while it waits.
         seated_at: since when.
     """
@@ -54,6 +58,8 @@ class Request:
     charge: float = 0.0
     paid: bool = False
     until: float | None = None
+    place: int = 0
+    turns: int = 0
     seat: Seat | None = None
     seated_at: float = 0.0
 
@@ -67,6 +73,7 @@ class Flow:
         order: when it began to wait, for ties.
         unsettled: its requests that have paid and aren't over.
         used: the share of what it asks for that it really uses.
+        foreseen, came: turns until its requests were served, by their places and in fact; moving means.
         held_back: its own limits have kept it from being served.
     """
 
@@ -76,12 +83,19 @@ class Flow:
     order: int = 0
     unsettled: int = 0
     used: float = 1.0
+    foreseen: float = 1.0
+    came: float = 1.0
     held_back: bool = False
     queue: OrderedDict[str, Request] = field(default_factory=OrderedDict)
 
     def expect(self, request: Request) -> float:
         """Tokens that it will probably use."""
         return max(1.0, request.tokens * self.used)
+
+    def learn(self, request: Request, turns: int) -> None:
+        """*request* was served after so many *turns*, itself included."""
+        self.foreseen += _LEARN * (request.place - self.foreseen)
+        self.came += _LEARN * (turns - self.came)
 
 
 class Band:
@@ -162,8 +176,8 @@ class Band:
         if not request.paid:
             self._flows[request.caller].held_back = True
 
-    def serve(self, request: Request, now: float) -> None:
-        """*request* goes to an engine, and its flow pays."""
+    def serve(self, request: Request, now: float, turns: int) -> None:
+        """*request* goes to an engine, and its flow pays. *turns*: of the model so far, this one included."""
         self.waiting -= 1
         self.served_at = now
         if request.paid:
@@ -175,6 +189,8 @@ class Band:
         del flow.queue[request.id]
         if flow.held_back:
             self._join(flow)
+        elif request.place:
+            flow.learn(request, turns - request.turns)
         request.paid = True
         request.charge = flow.expect(request)
         self._now = max(self._now, flow.start)
@@ -237,13 +253,22 @@ class Band:
             ahead += 1
         for flow in self._flows.values():
             if flow is not mine and flow.queue:
-                theirs = flow.start
+                theirs, weight, first_of_equals = flow.start, flow.weight, flow.order < mine.order
                 for other in flow.queue.values():
-                    if (theirs, flow.order) >= (tag, mine.order):
+                    if theirs > tag or (theirs == tag and not first_of_equals):
                         break
-                    theirs += other.charge / flow.weight
+                    theirs += other.charge / weight
                     ahead += 1
         return ahead
+
+    def stretch(self, caller: str) -> float:
+        """How many turns it takes for each that the places of *caller*'s requests foresee.
+
+        More than one if others come later and go first, as those with less waiting do. How many will come can only
+        be learned from those who came.
+        """
+        flow = self._flows.get(caller)
+        return 1.0 if flow is None else flow.came / flow.foreseen
 
     def own_ahead(self, request: Request) -> tuple[int, float]:
         """Requests of the same caller that wait before *request*, and the tokens that they will probably use."""

@@ -164,7 +164,7 @@ class Line:
     def expected_wait_s(self, request: Request, account: Account, now: float) -> float | None:
         """Seconds until an engine takes *request*, from what was measured; None if not enough was."""
         running = sum(replica.running for replica in self.replicas.values())
-        ahead, opens_s = self.queue.before(request), 0.0
+        ahead, opens_s, band = self.queue.before(request), 0.0, self.queue.band_of(request)
         if not self.open:
             opens = self.pace.opens_in_s(now)
             if opens is None:
@@ -176,8 +176,8 @@ class Line:
             between = self.pace.between_s(running)
             if between is None:
                 return None
-            waits.append(opens_s + (ahead + 1) * between)
-        own, tokens = self.queue.band_of(request).own_ahead(request)
+            waits.append(opens_s + (ahead + 1) * between * band.stretch(request.caller))
+        own, tokens = band.own_ahead(request)
         if not request.paid:
             waits.append(account.rate_wait_s(request.charge, now, behind=tokens))
         if account.max_concurrent and account.running + own >= account.max_concurrent:

@@ -73,7 +73,7 @@ class ServiceControl:
         )
         survey = self._survey()
         lines = {line.model: line for line in survey.lines}
-        shown = [*models, *(model.snapshot() for model in fleet.attached.values())]
+        shown = [*models, *(model.snapshot() for model in fleet.others.models.values())]
         for model in shown:
             line = lines.get(model["id"])
             model["waiting"] = 0 if line is None else line.waiting
@@ -103,7 +103,7 @@ class ServiceControl:
             self._stopping.set()
             return
         found = self._named(model)
-        if not fleet.attached and all(other.stopped or other is found for other in fleet.models.values()):
+        if not fleet.others.models and all(other.stopped or other is found for other in fleet.models.values()):
             self._stopping.set()  # the last one takes the service with it
             return
         fleet.stop_model(found)

@@ -73,7 +73,7 @@ class Curator:
             name=name,
             aliases=() if table is None else table.aliases,
             changed=self._listed,
-            answers=self._fleet.attached_answers,
+            answers=self._fleet.others.answers,
         )
         await server.look()
         task = asyncio.ensure_future(server.watch())
@@ -81,14 +81,14 @@ class Curator:
 
     def _listed(self, new: list[AttachedModel], gone: list[AttachedModel]) -> None:
         for model in gone:
-            self._fleet.detach(model)
+            self._fleet.others.detach(model)
         for model in new:
             names = (model.card.id, *model.card.aliases)
             taken = next((n for n in names if self._fleet.find(n) is not None), None)
             if taken is not None:
                 _log.warning("%s of %s isn't served: another model has that name", taken, model.base_url)
                 continue
-            self._fleet.attach(model)
+            self._fleet.others.attach(model)
 
     async def close(self) -> None:
         """Watch no more servers."""
@@ -163,7 +163,7 @@ class Curator:
             server, task = self._servers.pop(key)
             task.cancel()
             for model in server.models.values():
-                self._fleet.detach(model)
+                self._fleet.others.detach(model)
             said.append(f"{server.url} is attached no more")
         for key, table in tables.items():
             if key not in self._servers and table.url is not None:
@@ -181,7 +181,7 @@ class Curator:
             TeraziError: it can't be read, or doesn't fit.
         """
         machine = await asyncio.to_thread(self._yard.look)
-        room = await asyncio.to_thread(self._fleet.room, machine)
+        room = await asyncio.to_thread(self._fleet.meter.room, machine)
         price = self._yard.price_per_kwh
         return await asyncio.to_thread(partial(plan_one, wish, name, with_room(machine, room), price_per_kwh=price))
 
@@ -194,7 +194,7 @@ class Curator:
     async def check_model(self, source: str) -> None:
         """As ``Shelf`` has it."""
         machine = await asyncio.to_thread(self._yard.look)
-        room = await asyncio.to_thread(self._fleet.room, machine)
+        room = await asyncio.to_thread(self._fleet.meter.room, machine)
         await asyncio.to_thread(check_fits, Wish(source=source), with_room(machine, room))
 
     async def add_model(self, source: str, *, names: Sequence[str]) -> str:

@@ -6,16 +6,12 @@ whoever gives up waiting for them.
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Coroutine, Iterator
-from typing import Protocol
 
 from terazi.gateway.backend import Served, find_served
 from terazi.gateway.figures import Figure
-from terazi.hardware.machine import Machine
-from terazi.policy.dispatch_messages import ModelClosed, ModelOpened, ReplicaChanged, ReplicaGone, WantModel
+from terazi.policy.dispatch_messages import ModelClosed, ModelOpened, ReplicaGone, WantModel
 from terazi.policy.lifecycle_messages import Phase
-from terazi.policy.residency import Keeper
 from terazi.policy.residency_messages import (
     Close,
     CloseModel,
@@ -29,40 +25,26 @@ from terazi.policy.residency_messages import (
     Open,
     OpenModel,
     PlanAgain,
-    Ticked,
     UnitForgotten,
     Unload,
     UnloadAsked,
-    WakeAt,
 )
-from terazi.policy.residency_state import Limits, Residence
-from terazi.service.attached import AttachedModel
-from terazi.service.cards import slug
-from terazi.service.config import Config, MemoryTable
+from terazi.policy.residency_state import Residence
+from terazi.service.attached_models import AttachedModels
+from terazi.service.config import Config
 from terazi.service.deployment import Deployment
+from terazi.service.dispatching import Dispatching, News
 from terazi.service.engine_counts import EngineCounts, memory_figures
 from terazi.service.engine_room import EngineRoom
 from terazi.service.fleet_model import FleetModel, Slot
+from terazi.service.keeping import Keeping, limits_of
 from terazi.service.meter import Meter
 from terazi.service.planning import Planned
 from terazi.service.yard import Yard
-from terazi.supervisor.log import claim
 
 _log = logging.getLogger(__name__)
 
-#: From closing a replica until its requests are counted: one that was just dispatched may not be yet.
-_SETTLE_S = 0.05
-#: A measurement during which a unit came or went is worth nothing; after so many it is taken all the same.
-_MOST_LOOKS = 5
-_UP = (Residence.READY, Residence.CLOSED)
-
-
-class Dispatching(Protocol):
-    """The seats, as far as the fleet needs them."""
-
-    def tell(self, news: ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened) -> None:
-        """What has become of a replica or a model."""
-        ...
+_UP = (Residence.READY, Residence.CLOSED, Residence.LOADING)
 
 
 class Fleet:
@@ -74,26 +56,24 @@ class Fleet:
 
     def __init__(self, yard: Yard) -> None:
         self._yard = yard
-        self._keeper = Keeper(_limits(yard.config.memory))
         self.seats: Dispatching | None = None
         self.models: dict[str, FleetModel] = {}
-        self.attached: dict[str, AttachedModel] = {}
+        #: Those that run elsewhere.
+        self.others = AttachedModels(self._tell_seats)
         self._slots: dict[str, Slot] = {}
-        self._meter = Meter(yard, self._keeper, self._slots)
+        self._keeping = Keeping(limits_of(yard.config.memory), self._do, self._wake)
+        self._keeper = self._keeping.keeper
+        self.meter = Meter(yard, self._keeper, self._slots)
         self._counts = EngineCounts()
         self._engines = EngineRoom(yard, self, self._counts)
         self._generation = 0
-        self._timer: asyncio.TimerHandle | None = None
-        self._events: deque[Event] = deque()
-        self._stepping = False
-        self._tasks: set[asyncio.Task[None]] = set()
         self.changed = asyncio.Event()
 
     # ---- Directory, Keeper
 
     def served(self) -> tuple[Served, ...]:
         """All models, in the order in which they came."""
-        return (*self.models.values(), *self.attached.values())
+        return (*self.models.values(), *self.others.models.values())
 
     def find(self, name: str) -> Served | None:
         """By id or alias; Ollama's ``:latest`` is the same model."""
@@ -107,11 +87,8 @@ class Fleet:
     def want(self, wanted: WantModel) -> None:
         """Requests wait for a model that has no open replica."""
         if wanted.model in self.models:
-            self.tell(
-                ModelWanted(
-                    model=wanted.model, waiting=wanted.waiting, since=wanted.since, priority=wanted.priority
-                )
-            )
+            since, priority = wanted.since, wanted.priority
+            self.tell(ModelWanted(model=wanted.model, waiting=wanted.waiting, since=since, priority=priority))
 
     def deployments(self) -> list[Deployment]:
         """All engines that were started, running or not."""
@@ -128,24 +105,15 @@ class Fleet:
 
     def _add_slots(self, model: FleetModel) -> None:
         self._generation += 1
-        again = "" if self._generation_of(model) == 1 else f"@{self._generation}"
-        for number in range(1, model.wish.replicas[1] + 1):
-            unit = f"{model.name}{again}" + (f"#{number}" if number > 1 else "")
-            path, lock = claim(self._yard.run_dir / "logs", slug(unit))
-            slot = Slot(unit, model.planned, log_path=path, lock=lock)
-            model.slots.append(slot)
-            self._slots[unit] = slot
+        model.lay_out(self._yard.run_dir / "logs", self._generation)
+        for slot in model.slots:
+            self._slots[slot.unit] = slot
             self.tell(model.known(slot))
             self._tell_seats(slot.replica(open_=False))
 
-    @staticmethod
-    def _generation_of(model: FleetModel) -> int:
-        model.generation += 1
-        return model.generation
-
     def replace(self, model: FleetModel, planned: Planned) -> None:
         """Serve *model* with other settings: what runs finishes its requests and goes, then the new one comes."""
-        was_up = any(self._keeper.residence(slot.unit) in {*_UP, Residence.LOADING} for slot in model.slots)
+        was_up = any(self.residence(slot) in _UP for slot in model.slots)
         old, model.slots = model.slots, []
         model.retired += old
         model.wish, model.planned = planned.wish, planned
@@ -175,15 +143,14 @@ class Fleet:
     def _retire(self, slot: Slot) -> None:
         self.open(slot, open_=False)
         self.tell(UnitForgotten(unit=slot.unit))
-        if self._keeper.residence(slot.unit) is None:
+        if self.residence(slot) is None:
             self._dispose(slot)
 
     def gone(self, slot: Slot) -> None:
         """As ``engine_room.House`` has it."""
-        model = self.model_of(slot)
         if self.residence(slot) is None:
             self._dispose(slot)
-        elif model is not None:
+        elif (model := self.model_of(slot)) is not None:
             self.tell(model.known(slot))
 
     def model_of(self, slot: Slot) -> FleetModel | None:
@@ -247,79 +214,37 @@ class Fleet:
         """As the keeper has it."""
         return self._keeper.residence(slot.unit)
 
-    def room(self, machine: Machine) -> dict[str, int]:
-        """What a model could have if everything unpinned went. It may block."""
-        return self._meter.room(machine)
-
     async def stop(self, drain_s: float) -> None:
         """End all engines."""
-        if self._timer is not None:
-            self._timer.cancel()
+        self._keeping.hush()
         running = [slot.deployment for slot in self._slots.values() if slot.deployment is not None]
         await asyncio.gather(*(deployment.runner.stop(drain_s=drain_s) for deployment in running))
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._keeping.end()
         self._engines.close()
         for slot in self._slots.values():
             slot.release()
 
     def idle_left_s(self, model: FleetModel) -> float | None:
         """Seconds until *model* is unloaded, if no request comes; None is never."""
-        now = asyncio.get_running_loop().time()
         ends = [end for slot in model.slots if (end := self._keeper.idle_until(slot.unit)) is not None]
-        return max(0.0, max(ends) - now) if ends else None
+        return max(0.0, max(ends) - asyncio.get_running_loop().time()) if ends else None
 
     def reconfigure(self, config: Config) -> None:
         """The budget, the keeper's patience and the engines' are these from now on."""
         self._yard.config = config
-        self._keeper.relimit(_limits(config.memory))
+        self._keeper.relimit(limits_of(config.memory))
         for deployment in self.deployments():
             deployment.be_patient(config.engines.llama_cpp)
-
-    # ---- engines of others
-
-    def attach(self, model: AttachedModel) -> None:
-        """Serve *model* from now on."""
-        self.attached[model.card.id] = model
-        self._tell_seats(ModelOpened(model=model.card.id))
-        self._tell_seats(model.replica_changed())
-
-    def detach(self, model: AttachedModel) -> None:
-        """Serve it no more."""
-        if self.attached.get(model.card.id) is model:
-            self._tell_seats(ModelClosed(model=model.card.id, reason=f"{model.card.id} is not served any more"))
-            self._tell_seats(ReplicaGone(replica=model.replica))
-            del self.attached[model.card.id]
-
-    def attached_answers(self, model: AttachedModel) -> None:
-        """Its server answers again, or doesn't."""
-        if self.attached.get(model.card.id) is not model:
-            return
-        name = model.card.id
-        if model.closed is not None:
-            self._tell_seats(model.replica_changed())
-            self._tell_seats(ModelClosed(model=name, reason=model.closed))
-        else:
-            self._tell_seats(ModelOpened(model=name))
-            self._tell_seats(model.replica_changed())
 
     # ---- the keeper's events and commands
 
     def tell(self, event: Event) -> None:
         """Tell the keeper, and do what it says."""
-        self._events.append(event)
-        if self._stepping:
-            return
-        self._stepping = True
-        try:
-            while self._events:
-                now = asyncio.get_running_loop().time()
-                for command in self._keeper.step(self._events.popleft(), now):
-                    self._do(command)
-        finally:
-            self._stepping = False
-            self._wake()
+        self._keeping.tell(event)
+
+    def begin(self, work: Coroutine[None, None, None]) -> None:
+        """Do this beside all else."""
+        self._keeping.begin(work)
 
     def _wake(self) -> None:
         self.changed.set()
@@ -350,26 +275,11 @@ class Fleet:
                     self._reopen(self.models[model])
             case Measure():
                 self.begin(self._measure())
-            case WakeAt(at=at):
-                if self._timer is not None:
-                    self._timer.cancel()
-                self._timer = asyncio.get_running_loop().call_at(at, self.tell, Ticked())
 
     async def _measure(self) -> None:
-        self.tell(FreeMeasured(free=await self._meter.measure()))
+        self.tell(FreeMeasured(free=await self.meter.measure()))
 
-    def begin(self, work: Coroutine[None, None, None]) -> None:
-        """Do this beside all else."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (problem := task.exception()) is not None:
-            _log.error("the fleet failed at something", exc_info=problem)
-
-    def _tell_seats(self, news: ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened) -> None:
+    def _tell_seats(self, news: News) -> None:
         if self.seats is not None:
             self.seats.tell(news)
 
@@ -388,13 +298,3 @@ class Fleet:
         later = "" if left is None else f" (it is tried again in {left:.0f} s)"
         _log.warning("%s can't be served: %s%s", name, reason, later)
         self._close(model, f"{name} can't be served now: {reason}", again_at)
-
-
-def _limits(table: MemoryTable) -> Limits:
-    return Limits(
-        min_stay_s=table.min_stay_s,
-        batch_s=table.batch_s,
-        free_wait_s=table.free_wait_s,
-        cool_s=table.cool_s,
-        cool_most_s=table.cool_most_s,
-    )

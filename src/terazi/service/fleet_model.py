@@ -4,18 +4,20 @@ import asyncio
 import dataclasses
 import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 from terazi.gateway.backend import READY, Backend, ModelCard
 from terazi.memory.settings import llama_cpp_settings
 from terazi.policy.dispatch_messages import ReplicaChanged
 from terazi.policy.residency_messages import UnitKnown
-from terazi.service.cards import make_card
+from terazi.service.cards import make_card, slug
 from terazi.service.cold import Cold
 from terazi.service.deployment import Deployment
 from terazi.service.planning import Planned
 from terazi.service.room import needs_of
 from terazi.service.wish import Wish
+from terazi.supervisor.log import claim
 
 #: Until a load has been measured: bytes a second of a file, and what a start costs besides.
 _LOAD_BYTES_PER_S: Final = 1e9
@@ -112,6 +114,20 @@ class FleetModel:
         #: A client's word on how long it stays without a request, until it is unloaded: the seconds, or for ever.
         self.asked_idle: tuple[float | None] | None = None
         self.card = self._card()
+
+    def lay_out(self, logs: Path, serial: int) -> None:
+        """Make its slots, cold, for its wish and plan as they are now.
+
+        Args:
+            logs: the folder for its engines' logs.
+            serial: of this layout among all of the service: engines of an earlier one may still be there.
+        """
+        self.generation += 1
+        again = "" if self.generation == 1 else f"@{serial}"
+        for number in range(1, self.wish.replicas[1] + 1):
+            unit = f"{self.name}{again}" + (f"#{number}" if number > 1 else "")
+            path, lock = claim(logs, slug(unit))
+            self.slots.append(Slot(unit, self.planned, log_path=path, lock=lock))
 
     def _card(self) -> ModelCard:
         wish, planned = self.wish, self.planned

@@ -166,6 +166,8 @@ def test_the_straight_way_leaves_behind_what_the_queue_would(seed: int, most: in
         assert short.step(event, world.now) == long.step(event, world.now)
         assert short.survey(world.now) == long.survey(world.now)
         assert state(short) == state(long)
+        if isinstance(event, RequestArrived):
+            assert short.foresee(event.id) == long.foresee(event.id)
         for id_ in world.alive:
             assert short.position(id_) == long.position(id_)
             assert short.expected_wait_s(id_, world.now) == long.expected_wait_s(id_, world.now)

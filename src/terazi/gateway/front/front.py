@@ -147,7 +147,7 @@ class Front:
 class HotAnswer:
     """One answer on a hot path: its sink, and what is counted of it."""
 
-    __slots__ = ("_answering", "_connection", "_desk", "_first_byte_s", "_sink", "_tab")
+    __slots__ = ("_connection", "_desk", "_first_byte_s", "_run", "_sink", "_tab")
 
     def __init__(  # noqa: PLR0917 - called once, a few lines above
         self,
@@ -173,7 +173,7 @@ class HotAnswer:
             old=head.old,
             house=desk.traffic,
         )
-        self._answering = desk.broker.begin(call, self._sink, self._over)
+        self._run = desk.broker.begin(call, self._sink, self._over)
 
     @property
     def flow(self) -> Flow | None:
@@ -183,7 +183,7 @@ class HotAnswer:
     def gone(self) -> None:
         """As ``Pending`` has it."""
         self._sink.drop()
-        self._answering.cancel()
+        self._run.cancel()
         self._desk.metrics.disconnects.inc()
         self._desk.metrics.answered(Api.OPENAI, self._tab.model, CLIENT_GONE, first_byte_s=self._first_byte_s)
 

@@ -52,10 +52,7 @@ def estimate_tokens(path: str, body: bytes, fields: Mapping[str, Any], context: 
         output = 0
     elif output is None and context is not None:
         return max(1, context)
-    if _INLINE not in body and _SOUND not in body:
-        size, attached = len(body), 0
-    else:
-        size, attached = _prompt_bytes(body, fields)
+    size, attached = _prompt_bytes(body, fields) if _has_parts(fields) else (len(body), 0)
     tokens = size // (_BYTES_PER_TOKEN if body.isascii() else _BYTES_PER_TOKEN_OF_UTF8)
     tokens += attached * _ATTACHMENT_TOKENS + 1
     if output is not None:
@@ -124,8 +121,20 @@ def _fewest(prompt: object) -> int:
 
 def _prompt_bytes(body: bytes, fields: Mapping[str, Any]) -> tuple[int, int]:
     """Bytes of text in the request, and how many attachments stand in it in full."""
+    if _INLINE not in body and _SOUND not in body:
+        return len(body), 0
     attached = [len(text) for text in _attachments(fields)]
     return max(0, len(body) - sum(attached)), len(attached)
+
+
+def _has_parts(fields: Mapping[str, Any]) -> bool:
+    """Whether a message is more than a text. To ask this first saves looking through a long prompt's bytes."""
+    messages = fields.get("messages")
+    if type(messages) is list:
+        for message in messages:
+            if type(message) is dict and "content" in message and type(message["content"]) is list:
+                return True
+    return False
 
 
 def _attachments(fields: Mapping[str, Any]) -> Iterator[str]:
