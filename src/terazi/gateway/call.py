@@ -89,6 +89,11 @@ class Tap(Flow, Protocol):
         """What came is all that was wanted: the answer is complete here, and its engine is freed."""
         ...
 
+    @property
+    def ending(self) -> bool:
+        """All of the answer has come: what is written now is the last of it, and its end follows in this turn."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class Head:

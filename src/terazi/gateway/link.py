@@ -97,6 +97,11 @@ class Link(asyncio.Protocol):
         """Whether a request may be written: nobody has heard of an end."""
         return self._transport is not None and not self._transport.is_closing() and not self._excess
 
+    @property
+    def ending(self) -> bool:
+        """The listener will be told, once the read that is being told is, that the answer is complete."""
+        return self._complete and not self._wrong
+
     def write(self, data: bytes) -> None:
         """Send."""
         if self._transport is not None:

@@ -80,6 +80,11 @@ class Exchange(Flow, Protocol):
         ...
 
     @property
+    def ending(self) -> bool:
+        """The answer is complete, and its receiver will be told so in this turn of the loop."""
+        ...
+
+    @property
     def reached(self) -> bool:
         """Whether the request was written to a connection, so that the engine may have worked on it."""
         ...
@@ -454,6 +459,11 @@ class RunningExchange:
                 self._lose(f"the engine's answer is larger than {self._links.max_whole_bytes} bytes")
                 return
         self._receiver.data(data)
+
+    @property
+    def ending(self) -> bool:
+        """As ``Exchange`` says."""
+        return self._link is not None and self._link.ending
 
     def completed(self, *, reusable: bool) -> None:
         """All of it has come."""

@@ -238,6 +238,11 @@ class Relay(Tap):
             self._tell(Result(Ending.DONE))
 
     @property
+    def ending(self) -> bool:
+        """As ``Tap`` says."""
+        return self._exchange is not None and self._exchange.ending
+
+    @property
     def over(self) -> bool:
         """The client has its end or its fault."""
         return self._over

@@ -61,6 +61,7 @@ class Line:
     """An exchange that can be looked at."""
 
     reached = True
+    ending = False
 
     def __init__(self) -> None:
         self.aborted = self.paused = False

@@ -58,20 +58,30 @@ class Ears:
         self.heard.append(("ended", status, sent_bytes, keep_alive))
 
 
+class House:
+    """Whose service ends, or not."""
+
+    def __init__(self, draining: bool) -> None:
+        self.draining = draining
+
+
 class Tap:
     """An engine's."""
+
+    def __init__(self, *, ending: bool = False) -> None:
+        self.ending = ending
 
     def pause(self) -> None: ...
     def go_on(self) -> None: ...
     def enough(self) -> None: ...
 
 
-def sink(*, keep_alive: bool = True, old: bool = False, leaving: bool = False) -> tuple[HttpSink, Wire, Ears]:
+def sink(*, keep_alive: bool = True, old: bool = False, draining: bool = False) -> tuple[HttpSink, Wire, Ears]:
     wire = Wire()
     ears = Ears(wire)
     fields = (("X-Request-Id", "req-1"), ("Vary", "Origin"))
     return (
-        HttpSink(wire, ears, fields=fields, keep_alive=keep_alive, old=old, leaving=lambda: leaving),
+        HttpSink(wire, ears, fields=fields, keep_alive=keep_alive, old=old, house=House(draining)),
         wire,
         ears,
     )
@@ -125,6 +135,18 @@ async def test_a_last_event_goes_out_with_the_end() -> None:
     assert len(wire.pieces) == 2
     assert wire.read()[1] == EVENT + DONE
     assert ears.heard[1:] == [("ended", 200, len(EVENT + DONE), True)]
+
+
+async def test_a_last_event_waits_for_an_end_that_is_sure_to_come() -> None:
+    to, wire, _ = sink()
+    to.begin(stream(), Tap(ending=True))
+    to.write(EVENT + DONE)
+    assert wire.pieces == []
+    await asyncio.sleep(0)
+    assert wire.pieces == []
+    to.end()
+    assert len(wire.pieces) == 1
+    assert wire.read()[1] == EVENT + DONE
 
 
 async def test_a_short_stream_is_one_piece() -> None:
@@ -195,7 +217,7 @@ async def test_http_1_0_knows_no_chunks() -> None:
 
 
 def test_a_service_that_ends_keeps_no_connection() -> None:
-    to, wire, ears = sink(leaving=True)
+    to, wire, ears = sink(draining=True)
     to.begin(stream(), Tap())
     to.write(EVENT)
     to.end()

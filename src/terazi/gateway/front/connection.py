@@ -17,6 +17,8 @@ from terazi.gateway.wire.errors import Api, Fault, WireError, api_of, too_large
 
 _log = logging.getLogger(__name__)
 _NEVER: Final = float("inf")
+_A: Final = ord("A")
+_Z: Final = ord("Z")
 
 
 class State(Enum):
@@ -151,7 +153,7 @@ class Connection(asyncio.Protocol):
 
     def _read_head(self) -> None:
         house, buffer, scanned = self._house, self._buffer, self._scanned
-        if not scanned:
+        if not scanned and not _A <= buffer[0] <= _Z:  # empty lines may come before, and nothing else
             buffer = buffer.lstrip(b"\r\n")
             if not buffer[:1].isalpha():
                 self._buffer = buffer

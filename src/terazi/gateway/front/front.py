@@ -171,7 +171,7 @@ class HotAnswer:
             fields=(("X-Request-Id", call.id), *fields),
             keep_alive=head.keep_alive,
             old=head.old,
-            leaving=lambda: desk.traffic.draining,
+            house=desk.traffic,
         )
         self._run = desk.broker.begin(call, self._sink, self._over)
 

@@ -174,7 +174,7 @@ def read_head(raw: bytes, *, most_headers: int) -> RequestHead:
     old = minor == "0"
     fields: dict[str, str] = {}
     lines = block.split("\r\n")  # whose values hold neither character, as the grammar has it, and names no colon
-    lines.pop()
+    del lines[-1]
     if len(lines) > most_headers:
         raise BadHeadError(431, f"more than {most_headers} header fields")
     for line in lines:

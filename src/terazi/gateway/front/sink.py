@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from terazi.gateway.call import Flow, Head
+from terazi.gateway.call import Head, Tap
 from terazi.gateway.front.replies import LAST_CHUNK, fault_bytes, head_bytes, stream_head
 from terazi.gateway.wire.errors import Api, Fault, sse_event
 
@@ -38,6 +38,15 @@ class Listener(Protocol):
         ...
 
 
+class House(Protocol):
+    """Where the answer comes from."""
+
+    @property
+    def draining(self) -> bool:
+        """The service ends."""
+        ...
+
+
 class HttpSink:
     """The answer to one request.
 
@@ -46,11 +55,11 @@ class HttpSink:
         listener: told of its beginning and its end.
         fields: header fields that each answer to this client has.
         keep_alive, old: as the request's head has them.
-        leaving: says whether the service ends, so that the connection should too.
+        house: says whether the service ends, so that the connection should too.
     """
 
     __slots__ = (
-        "_body", "_chunked", "_fields", "_head", "_held", "_keep_alive", "_leaving", "_listener", "_old", "_sent",
+        "_body", "_chunked", "_fields", "_head", "_held", "_house", "_keep_alive", "_listener", "_old", "_sent",
         "_stream", "_unsent", "_wire", "flow", "over",
     )  # fmt: skip
 
@@ -62,14 +71,14 @@ class HttpSink:
         fields: tuple[tuple[str, str], ...],
         keep_alive: bool,
         old: bool,
-        leaving: Callable[[], bool],
+        house: House,
     ) -> None:
         self._wire: Wire | None = wire
         self._listener: Listener | None = listener
         self._fields = fields
         self._keep_alive = keep_alive
         self._old = old
-        self._leaving = leaving
+        self._house = house
         self._head: Head | None = None
         #: The same of a stream, until it goes out.
         self._unsent: Head | None = None
@@ -78,13 +87,13 @@ class HttpSink:
         self._held = b""
         self._sent = 0
         #: The engine's tap, once the answer has begun.
-        self.flow: Flow | None = None
+        self.flow: Tap | None = None
         #: Nothing more will be written.
         self.over = False
 
     # --- the broker's side
 
-    def begin(self, head: Head, flow: Flow) -> None:
+    def begin(self, head: Head, flow: Tap) -> None:
         """As ``Sink`` has it. Nothing goes out yet: a stream's head goes with the first of its body, which follows
         at once, and a whole answer's at its end, when its length is known.
         """
@@ -94,7 +103,7 @@ class HttpSink:
         if head.stream:
             self._stream, self._unsent = True, head
             self._chunked = not self._old
-            self._keep_alive = self._keep_alive and self._chunked and not self._leaving()
+            self._keep_alive = self._keep_alive and self._chunked and not self._house.draining
 
     def write(self, data: bytes) -> None:
         """As ``Sink`` has it."""
@@ -115,7 +124,9 @@ class HttpSink:
             ends = data.endswith(_DONE)
             data = b"%b%x\r\n%b\r\n" % (before, size, data) if self._chunked else before + data
             if ends:
-                self._hold(data)
+                self._held = data
+                if self.flow is None or not self.flow.ending:
+                    asyncio.get_running_loop().call_soon(self._flush)
             else:
                 self._held = b""
                 wire.write(data)
@@ -140,12 +151,8 @@ class HttpSink:
             return held
         return stream_head(head, self._fields, keep_alive=self._keep_alive, old=self._old)
 
-    def _hold(self, data: bytes) -> None:
-        """Write it with what follows at once, or at the end of this turn of the loop: a system call less."""
-        self._held = data
-        asyncio.get_running_loop().call_soon(self._flush)
-
     def _flush(self) -> None:
+        """The turn of the loop is over, and nothing has followed."""
         if self._held and self._wire is not None:
             held, self._held = self._held, b""
             self._wire.write(held)
@@ -161,7 +168,7 @@ class HttpSink:
                 wire.write(rest)
         else:
             body = self._body
-            self._keep_alive = self._keep_alive and not self._leaving()
+            self._keep_alive = self._keep_alive and not self._house.draining
             length = ("Content-Length", str(sum(map(len, body))))
             usual, fields = (("Content-Type", head.content_type),), (length, *_own(head), *self._fields)
             first = head_bytes(head.status, usual, fields, keep_alive=self._keep_alive, old=self._old)
@@ -184,7 +191,7 @@ class HttpSink:
                 wire.write(LAST_CHUNK)
             self._finish(200 if self._head is None else self._head.status)
             return
-        self._keep_alive = self._keep_alive and not self._leaving()
+        self._keep_alive = self._keep_alive and not self._house.draining
         wire.write(fault_bytes(Api.OPENAI, fault, self._fields, keep_alive=self._keep_alive, old=self._old))
         self._finish(fault.status)
 
