@@ -2,11 +2,10 @@
 
 import itertools
 import json
-from contextlib import AbstractContextManager
 
 from terazi.gateway.backend import READY, Backend, HeldMemory, ModelCard, Served
 from terazi.gateway.call import Call, Caller
-from terazi.gateway.in_flight import InFlight
+from terazi.gateway.in_flight import InFlight, Stay
 from terazi.gateway.seats import Seats
 from terazi.gateway.wire.errors import Api
 from terazi.policy.dispatch_messages import ReplicaChanged, WantModel
@@ -50,7 +49,7 @@ class NamedBackend:
     async def ready(self) -> None:
         """At once."""
 
-    def tracking(self, request: str = "") -> AbstractContextManager[InFlight]:
+    def tracking(self, request: str = "") -> Stay:
         """Nobody counts."""
         return InFlight().tracking(request)
 

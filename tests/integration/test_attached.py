@@ -120,7 +120,7 @@ async def test_answers_that_flow_outweigh_questions_that_are_missed(monkeypatch:
         server.models["m"] = model = AttachedModel(server.url, ENGINE_KEY, Listed(id="m"))
         for _ in range(3):
             with model.tracking() as flight:
-                flight.bytes_seen += 100
+                flight.saw(100)
             await server.look()
         assert model.answers
 

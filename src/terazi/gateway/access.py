@@ -114,12 +114,16 @@ class Keyring:
     Args:
         keys: each key with its holder.
         digests: the same, by the SHA-256 of each key in hexadecimal. With neither, everybody on this machine may.
+
+    Attributes:
+        open: no key is needed.
     """
 
     def __init__(
         self, keys: Mapping[str, Caller] | None = None, *, digests: Mapping[str, Caller] | None = None
     ) -> None:
         self._holders: tuple[tuple[bytes, Caller], ...] = ()
+        self.open = True
         self.replace(keys, digests=digests)
 
     def replace(
@@ -129,11 +133,7 @@ class Keyring:
         holders = [(_digest(key), holder) for key, holder in (keys or {}).items()]
         holders += [(bytes.fromhex(digest), holder) for digest, holder in (digests or {}).items()]
         self._holders = tuple(holders)
-
-    @property
-    def open(self) -> bool:
-        """No key is needed."""
-        return not self._holders
+        self.open = not holders
 
     @property
     def callers(self) -> tuple[Caller, ...]:
@@ -150,13 +150,18 @@ class Keyring:
         """
         if not self._holders:
             name = headers.get("x-terazi-user") or headers.get(USER_HEADER) or ""
-            return Caller(name=f"local/{name}") if name and _USER.fullmatch(name) else LOCAL
+            return _guest(name) if name and _USER.fullmatch(name) else LOCAL
         given = _digest(presented_key(headers))
         found: Caller | None = None
         for digest, holder in self._holders:
             if hmac.compare_digest(digest, given):
                 found = holder
         return found
+
+
+@lru_cache(maxsize=256)
+def _guest(name: str) -> Caller:
+    return Caller(name=f"local/{name}")
 
 
 def _digest(secret: str) -> bytes:

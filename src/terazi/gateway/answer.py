@@ -1,15 +1,12 @@
 """A sink that is read from: for handlers that translate an answer into another API's shape."""
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Final
 
 from terazi.gateway.call import Head, Tap
 from terazi.gateway.wire.errors import Fault, WireError
-
-_log = logging.getLogger(__name__)
 
 #: Above so many unread bytes the engine is paused, below so many it goes on.
 _HIGH_BYTES: Final = 64 * 1024
@@ -53,9 +50,11 @@ class Answer:
             self._flow.pause()
         self._news.set()
 
-    def write_chunk(self, raw: bytes, data: bytes) -> None:  # noqa: ARG002 - as Sink has it
+    def bypass(self) -> None:
+        """As ``Sink`` has it: there is no way around."""
+
+    def bypassed(self, size: int) -> None:
         """As ``Sink`` has it."""
-        self.write(data)
 
     def end(self) -> None:
         """As ``Sink`` has it."""
@@ -67,15 +66,6 @@ class Answer:
         if not self._ended:
             self._ended, self._fault = True, fault
             self._news.set()
-
-    def abandoned(self, task: "asyncio.Task[None]") -> None:
-        """For the broker's task: when it is over the answer is, too, even if it never said so."""
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None:
-            _log.error("answering failed", exc_info=problem)
-        if not self._ended:
-            message = "an error inside the gateway; its log has more"
-            self.fail(Fault(status=500, message=message, kind="server_error"))
 
     # --- the handler's side
 

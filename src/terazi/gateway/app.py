@@ -82,6 +82,8 @@ def create_app(
     metrics = Metrics(directory, sources, process=True)
     seats = seats or PassingSeats(directory, ready_wait_s=ready_wait_s)
     traffic, links = Traffic(seats.drain), Links(on_retry=metrics.retries.inc, grace_s=min(GRACE_S, unreached_s))
+    book = Bookkeeper((metrics, *readers))
+    metrics.before = book.flush
     holders = {**({api_key: Caller(name="default")} if api_key else {}), **(keys or {})}
     desk = Desk(
         directory=directory,
@@ -90,7 +92,7 @@ def create_app(
             links,
             traffic,
             journal=journal,
-            account=Bookkeeper((metrics, *readers)),
+            account=book,
             heartbeat_s=heartbeat_s,
             unreached_s=unreached_s,
             trace=traceparent_of if any(isinstance(reader, Tracing) for reader in readers) else None,
@@ -105,10 +107,11 @@ def create_app(
     app = web.Application(client_max_size=max_body_bytes)
     app[DESK] = desk
 
-    async def close_links(_: web.Application) -> None:
+    async def close(_: web.Application) -> None:
         links.close()
+        book.close()
 
-    app.on_cleanup.append(close_links)
+    app.on_cleanup.append(close)
     app.on_response_prepare.append(_add_cors)
     OpenAiRoutes(desk).add_to(app)
     AnthropicRoutes(desk).add_to(app)

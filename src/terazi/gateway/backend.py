@@ -6,11 +6,10 @@ and ``logs`` ask for.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from terazi.gateway.in_flight import InFlight
+from terazi.gateway.in_flight import Stay
 
 #: The lifecycle state in which a backend answers at once; in any other one ``Backend.ready`` is awaited.
 READY: Final = "ready"
@@ -108,7 +107,7 @@ class Backend(Protocol):
         """
         ...
 
-    def tracking(self, request: str = "") -> AbstractContextManager[InFlight]:
+    def tracking(self, request: str = "") -> Stay:
         """Count one request as in flight, so that stopping the engine can wait for it.
 
         *request* is its id, for what is told of a crash. Bytes of its answer are added to what is returned.
@@ -206,6 +205,9 @@ def find_served(served: Iterable[S], name: str) -> S | None:
     An exact id wins over an exact alias, and both over a match that needs ``:latest``.
     """
     known = tuple(served)
+    for model in known:  # as most names do: found before a second spelling is made
+        if model.card.id == name:
+            return model
     for wanted in (name, bare_name(name), f"{name}:latest"):
         for model in known:
             if model.card.id == wanted:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from terazi.gateway.account import CLIENT_GONE, Account, Attempt, Outcome
+from terazi.gateway.account import CLIENT_GONE, Account, Outcome
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call, Sink
 from terazi.gateway.journal import Journal
@@ -24,16 +24,7 @@ from terazi.gateway.relay import HEARTBEAT_S, Ending, Relay, Result
 from terazi.gateway.run import Run, blameless, why_lost
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.carry_on import continuation, count_request, limit_of, read_tokens
-from terazi.gateway.wire.errors import (
-    Fault,
-    WireError,
-    deadline_passed,
-    engine_cut,
-    engine_down,
-    poisonous,
-    server_error,
-    shutting_down,
-)
+from terazi.gateway.wire.errors import Fault, WireError, engine_cut, engine_down, poisonous, server_error
 from terazi.gateway.wire.stitch import Stitcher, ending, seam
 from terazi.gateway.wire.transcript import Transcript
 from terazi.policy.resume import (
@@ -113,80 +104,95 @@ class Broker:
         self._trace = trace
         self._quarantine = Quarantine()
         self._probation: dict[str, asyncio.Lock] = {}
+        self._listening: set[Relay] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, call: Call, sink: Sink, over: Callable[[], None] | None = None) -> Run:
+        """Answer *call* into *sink*, from now on; *over* is called once when all is over and its books are closed.
+
+        If an engine is free and nothing goes wrong, all is done from here and from what the engine's connection
+        brings. Only a request that waits, or whose engine breaks, gets a task.
+        """
+        run = Run(self, call, self._journal.accept(call), sink, over)
+        try:
+            self._traffic.enter(run)
+            if self._quarantine:
+                self._refuse_poison(call)
+            ticket = run.ticket = self._seats.enter(call)
+            backend = ticket.backend
+            if backend is None or call.deadline_s is not None:
+                run.follow(self._serve(run, ticket))
+            else:
+                run.enter(backend)
+                self._send(run, call.body, run.came_out)
+            if call.stream:
+                self._listen(run.relay)
+        except WireError as error:
+            run.fail(error.fault)
+        except Exception:
+            _log.exception("answering request %s failed", call.id)
+            run.fail(server_error())
+        return run
 
     async def answer(self, call: Call, sink: Sink) -> None:
-        """Answer *call* into *sink*; returns when the sink has its end or its fault.
+        """Answer *call* into *sink*; returns when all is over.
 
         To cancel it is to say that the client left: the engine is freed at once.
         """
-        run = Run(call, self._journal.accept(call))
-        relay = Relay(call, sink, run.entry, headers=run.headers, words=run.words)
+        over = asyncio.Event()
+        run = self.begin(call, sink, over.set)
         try:
-            with self._traffic.entering():
-                self._refuse_poison(call)
-                run.ticket = self._seats.enter(call)
-                if call.stream:
-                    relay.beat(self._heartbeat_s)
-                if call.deadline_s is None:
-                    await self._serve(run, relay, run.ticket)
-                else:
-                    async with asyncio.timeout_at(call.arrived + call.deadline_s):
-                        await self._serve(run, relay, run.ticket)
-        except WireError as error:
-            relay.fail(error.fault)
-        except TimeoutError:
-            relay.fail(deadline_passed(call.deadline_s))
+            await over.wait()
         except asyncio.CancelledError:
-            if relay.over:  # whoever read it had enough
-                raise
-            if not self._traffic.cutting:
-                relay.status = CLIENT_GONE
-                raise
-            relay.fail(shutting_down())
-        except Exception:
-            _log.exception("answering request %s failed", call.id)
-            relay.fail(server_error())
-        finally:
-            relay.close()
-            if run.ticket is not None:
-                run.ticket.leave(relay.tokens)
-            self._close(run, relay)
+            run.cancel()
+            raise
+
+    @property
+    def cutting(self) -> bool:
+        """Whether the service ends what is still under way."""
+        return self._traffic.cutting
 
     # --- attempt after attempt --------------------------------------------------------------------------
 
-    async def _serve(self, run: Run, relay: Relay, ticket: Ticket) -> None:
+    async def _serve(self, run: Run, ticket: Ticket, lost: Result | None = None) -> None:
+        """All attempts from the next on; *lost*: how the one before it came out."""
         while True:
+            if lost is not None:
+                await self._recover(run, ticket, lost)
             backend = await ticket.seat()
-            with backend.tracking(run.call.id) as relay.flight:
-                sending = await self._prepare(run, relay, backend)
-                if sending is None:
-                    return
-                result = await self._attempt(run, relay, backend, sending)
-            if result.ending is Ending.DONE:
+            lost = await self._attempt(run, backend)
+            if lost is None:
                 return
-            await self._recover(run, relay, ticket, backend, result)
 
-    async def _prepare(self, run: Run, relay: Relay, backend: Backend) -> _Sending | None:
+    def _judge(self, run: Run) -> None:
+        """Count the death of the engine that had it last; there is another one by now.
+
+        Raises:
+            WireError: no other shall have it.
+        """
+        if run.suspect is None:
+            return
+        (died, got_on), run.suspect = run.suspect, None
+        from_outside = blameless(died)
+        run.strikes.died(got_on=got_on, from_outside=from_outside)
+        run.setbacks.broke(pieces=run.entry.script().pieces, from_outside=from_outside)
+        if run.strikes.out:
+            self._quarantine.put(_digest(run.call), asyncio.get_running_loop().time())
+            _log.warning("request %s is quarantined: engines died under it", run.call.id)
+            raise WireError(poisonous())
+        if (enough := run.setbacks.enough) is not None:
+            run.steps += (GiveUp.word,)
+            raise WireError(_cut(enough, run))
+
+    async def _prepare(self, run: Run, backend: Backend) -> _Sending | None:
         """What to send to *backend*; None if the answer is at its end without it."""
-        call = run.call
-        if run.suspect is not None:
-            (died, got_on), run.suspect = run.suspect, None
-            from_outside = blameless(died)
-            run.strikes.died(got_on=got_on, from_outside=from_outside)
-            run.setbacks.broke(pieces=run.entry.script().pieces, from_outside=from_outside)
-            if run.strikes.out:
-                self._quarantine.put(_digest(call), asyncio.get_running_loop().time())
-                _log.warning("request %s is quarantined: engines died under it", call.id)
-                raise WireError(poisonous())
-            if (enough := run.setbacks.enough) is not None:
-                run.steps.append(GiveUp.word)
-                raise WireError(_cut(enough, run))
+        call, relay = run.call, run.relay
         if not run.lost:
             return _Sending(call.body)
         script, powers = run.entry.script(), powers_of(backend.card.engine)
         told = script.told(lost_track=run.entry.lost_track)
         step = next_step(run.shape, told, powers, resume=call.resume, replayed=run.replayed)
-        run.steps.append(step.word)
+        run.steps += (step.word,)
         match step:
             case GiveUp(why=why):
                 raise WireError(_cut(why, run))
@@ -207,50 +213,66 @@ class Broker:
             case _:  # run again: only the opening may have been sent
                 return _Sending(call.body, Stitcher(script, resumed=relay.seams) if script.begun else None)
 
-    async def _attempt(self, run: Run, relay: Relay, backend: Backend, sending: _Sending) -> Result:
-        """Send it and hear how it came out."""
-        call, loop = run.call, asyncio.get_running_loop()
-        hold = Hold.NOTHING
-        if call.stream and binds(run.fields):
-            hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
+    async def _attempt(self, run: Run, backend: Backend) -> Result | None:
+        """Send it to *backend*; how it came out, unless the client has its answer."""
+        self._judge(run)
+        release = None
         if run.strikes.count:
-            alone = self._probation.setdefault(call.model, asyncio.Lock())
+            # it waits as one that isn't in the engine: it would look like a request under which nothing moves
+            alone = self._probation.setdefault(run.call.model, asyncio.Lock())
             await alone.acquire()
             release = _Release(alone)
-        else:
-            release = None
-        began = loop.time()
         try:
-            future = relay.arm(hold=hold, stitcher=sending.stitcher, seam=sending.seam, on_first=release)
-            exchange = self._links.send(
+            run.enter(backend)
+            sending = await self._prepare(run, backend)
+            if sending is None:
+                return None
+            future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+            self._send(run, sending.body, future.set_result, sending, release)
+            result = await future
+        finally:
+            run.relay.detach()
+            if release is not None:
+                release()
+        run.leave(None if result.ending is Ending.DONE else result.reason)
+        return None if result.ending is Ending.DONE else result
+
+    def _send(
+        self,
+        run: Run,
+        body: bytes,
+        told: Callable[[Result], None],
+        sending: _Sending | None = None,
+        on_first: Callable[[], None] | None = None,
+    ) -> None:
+        """Begin an attempt in the engine that has it; *told* hears how it comes out."""
+        call, relay, backend, hold = run.call, run.relay, run.engine, Hold.NOTHING
+        if call.stream and binds(run.fields):
+            hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
+        if sending is None:
+            relay.arm(told, hold=hold)
+        else:
+            relay.arm(told, hold=hold, stitcher=sending.stitcher, seam=sending.seam, on_first=on_first)
+        run.sent(asyncio.get_running_loop().time())
+        relay.attach(
+            self._links.send(
                 backend,
                 call.path,
-                sending.body,
+                body,
                 call.content_type,
                 relay,
                 stream=call.stream,
                 traceparent=None if self._trace is None else self._trace(call, len(run.attempts)),
             )
-            relay.attach(exchange)
-            result = await future
-        except asyncio.CancelledError:
-            run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time()))
-            raise
-        finally:
-            relay.detach()
-            if release is not None:
-                release()
-        lost = None if result.ending is Ending.DONE else result.reason
-        run.attempts.append(Attempt(replica=backend.replica, began=began, ended=loop.time(), lost=lost))
-        return result
+        )
 
-    async def _recover(self, run: Run, relay: Relay, ticket: Ticket, backend: Backend, result: Result) -> None:
+    async def _recover(self, run: Run, ticket: Ticket, result: Result) -> None:
         """An attempt came to nothing: what that means for the next.
 
         Raises:
             WireError: there is no next.
         """
-        now = asyncio.get_running_loop().time()
+        now, relay, backend = asyncio.get_running_loop().time(), run.relay, run.engine
         if result.ending is Ending.DIVERGED:
             run.replayed = True
             return  # the engine is well, and keeps its place for the continuation
@@ -278,7 +300,7 @@ class Broker:
         told = run.entry.script().told(lost_track=run.entry.lost_track)
         step = next_step(run.shape, told, LLAMA_CPP, resume=run.call.resume, replayed=run.replayed)
         if isinstance(step, GiveUp):
-            run.steps.append(step.word)
+            run.steps += (step.word,)
             run.death = await why_lost(backend)
             raise WireError(_cut(step.why, run))
 
@@ -304,17 +326,43 @@ class Broker:
     # --- around it --------------------------------------------------------------------------------------
 
     def _refuse_poison(self, call: Call) -> None:
-        if len(self._quarantine) and self._quarantine.holds(_digest(call), asyncio.get_running_loop().time()):
+        if self._quarantine.holds(_digest(call), asyncio.get_running_loop().time()):
             raise WireError(poisonous())
 
-    def _close(self, run: Run, relay: Relay) -> None:
+    def go_on(self, run: Run, lost: Result) -> None:
+        """An engine broke: what follows takes time."""
+        if run.ticket is None:
+            raise RuntimeError("an attempt without a place came out")
+        run.follow(self._serve(run, run.ticket, lost))
+
+    def _listen(self, relay: Relay) -> None:
+        """Let its client hear something when it is silent for long."""
+        self._listening.add(relay)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._beat)
+
+    def _beat(self) -> None:
+        """One timer for all: a stream's own would be set and cancelled for each that is never silent."""
+        self._timer = None
+        for relay in tuple(self._listening):
+            relay.beat()
+        if self._listening:
+            self._timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._beat)
+
+    def close(self, run: Run) -> None:
+        """It is over: its place is free, and its books are closed."""
+        relay = run.relay
+        self._listening.discard(relay)
+        if run.ticket is not None:
+            run.ticket.leave(relay.tokens)
+        self._traffic.leave(run)
         outcome = Outcome(
             status=relay.status or CLIENT_GONE,
             code=relay.code,
             began=relay.first_at,
             ended=asyncio.get_running_loop().time(),
-            attempts=tuple(run.attempts),
-            resumed=tuple(run.steps),
+            attempts=run.attempts,
+            resumed=run.steps,
             head=relay.first_bytes,
             tail=relay.last_bytes(),
         )

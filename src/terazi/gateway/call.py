@@ -5,7 +5,7 @@ to the ``Broker``, which queues, sends, journals, resumes and accounts for it. N
 pushed into its sink as it comes, and a client that leaves cancels the broker's task.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -35,9 +35,9 @@ class Caller:
     models: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
-    """One accepted request, in the engine's terms.
+    """One accepted request, in the engine's terms. Nobody changes it; freezing one per request would cost more.
 
     Args:
         id: unique in this service; it goes into the journal, the log line and the ``X-Request-Id`` header.
@@ -90,9 +90,12 @@ class Tap(Flow, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Head:
-    """How an answer begins. ``headers`` are the broker's own (queue, resumption, request id), in lower case."""
+    """How an answer begins. ``headers`` are the broker's own (queue, resumption, request id), in lower case.
+
+    Nobody changes it, as a ``Call``.
+    """
 
     status: int
     content_type: str
@@ -107,15 +110,22 @@ class Sink(Protocol):
     """
 
     def begin(self, head: Head, flow: Tap) -> None:
-        """The head; exactly once before the first byte."""
+        """The head; exactly once before the first byte. In a stream, that follows in the same turn of the loop."""
         ...
 
     def write(self, data: bytes) -> None:
         """More of the body. Of a stream: whole server-sent events and comments only."""
         ...
 
-    def write_chunk(self, raw: bytes, data: bytes) -> None:
-        """The same as ``write(data)`` in a stream; *raw* is *data* as one chunk of HTTP/1.1, framing and all."""
+    def bypass(self) -> Callable[[bytes], None] | None:
+        """What takes whole chunks of HTTP/1.1 with events in them, as they are; None if nothing does.
+
+        It holds until ``end`` or ``fail``, and ``write`` may come in between.
+        """
+        ...
+
+    def bypassed(self, size: int) -> None:
+        """*size* bytes of the body, without the framing, went that way."""
         ...
 
     def end(self) -> None:

@@ -43,6 +43,7 @@ def make_call(
     Raises:
         WireError: 400, a header makes no sense.
     """
+    resume = headers.get(RESUME_HEADER)
     deadline = headers.get(DEADLINE_HEADER)
     priority = headers.get(PRIORITY_HEADER)
     return Call(
@@ -55,7 +56,7 @@ def make_call(
         stream=stream,
         content_type=content_type,
         caller=caller,
-        resume=headers.get(RESUME_HEADER, "").lower() != "off",
+        resume=resume is None or resume.lower() != "off",
         deadline_s=None if deadline is None else _seconds(deadline),
         priority=0 if priority is None else _standing_back(priority),
         arrived=arrived,

@@ -12,12 +12,13 @@ from typing import Any
 from aiohttp import web
 
 from terazi.gateway.access import LOCAL, Keyring, host_allowed, may_use, model_denied, origin_allowed
+from terazi.gateway.account import CLIENT_GONE
 from terazi.gateway.answer import Answer
 from terazi.gateway.backend import Directory, Served
 from terazi.gateway.broker import Broker
 from terazi.gateway.call import Call, Caller
 from terazi.gateway.library import Library, Preset
-from terazi.gateway.metrics import CLIENT_GONE, NO_MODEL, Metrics
+from terazi.gateway.metrics import NO_MODEL, Metrics
 from terazi.gateway.traffic import Traffic
 from terazi.gateway.wire.errors import (
     Api,
@@ -138,15 +139,14 @@ class Desk:
 
         Whatever goes wrong is raised by the answer, as ``WireError``.
         """
-        answer = Answer()
-        task = asyncio.create_task(self.broker.answer(call, answer))
-        task.add_done_callback(answer.abandoned)
+        answer, over = Answer(), asyncio.Event()
+        run = self.broker.begin(call, answer, over.set)
         try:
             yield answer
         finally:
             if answer.sated or not answer.ended:  # else the broker has only its books to close
-                task.cancel()
-            await asyncio.wait((task,))
+                run.cancel()
+            await over.wait()
 
     def _client_left(self, api: Api, tab: Tab) -> None:
         self.metrics.disconnects.inc()
@@ -197,7 +197,7 @@ class Desk:
 
     def first_byte(self, api: Api, tab: Tab) -> None:
         """Note that the answer begins now."""
-        self.metrics.of(self.metrics.first_byte, api, tab.model).observe(time.perf_counter() - tab.started)
+        self.metrics.first_byte.labels(api, tab.model).observe(time.perf_counter() - tab.started)
 
 
 def json_response(body: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

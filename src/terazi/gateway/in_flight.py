@@ -6,8 +6,7 @@ crash names them.
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 #: A connection breaks some moments before its engine is known to be gone: who left just now was still there then.
 JUST_LEFT_S = 0.5
@@ -19,8 +18,8 @@ class InFlight:
 
     def __init__(self, on_change: Callable[[], None] = lambda: None) -> None:
         self._on_change = on_change
-        #: Of answers, since it was made. Whoever passes them on adds to it.
-        self.bytes_seen = 0
+        self._bytes = 0
+        self._late: set[Callable[[], None]] = set()
         self._count = 0
         self._ids: dict[str, int] = {}
         self._left: deque[tuple[float, str]] = deque(maxlen=_MOST_LEFT)
@@ -30,26 +29,70 @@ class InFlight:
         """How many."""
         return self._count
 
-    @contextmanager
-    def tracking(self, request: str = "") -> Iterator["InFlight"]:
+    @property
+    def bytes_seen(self) -> int:
+        """Of answers, since it was made."""
+        for say in tuple(self._late):
+            say()
+        return self._bytes
+
+    def saw(self, size: int) -> None:
+        """*size* bytes more of an answer have come."""
+        self._bytes += size
+
+    def tells_late(self, say: Callable[[], None]) -> None:
+        """Whoever passes an answer on without a word for each part of it says ``saw`` when it is asked to."""
+        self._late.add(say)
+
+    def tells_no_more(self, say: Callable[[], None]) -> None:
+        """It has said all."""
+        self._late.discard(say)
+
+    def tracking(self, request: str = "") -> "Stay":
         """Count one while it is with the engine; *request* is its id, if it is to be named."""
         self._count += 1
         if request:
             self._ids[request] = self._ids.get(request, 0) + 1
         self._on_change()
-        try:
-            yield self
-        finally:
-            self._count -= 1
-            if request:
-                self._left.append((time.monotonic(), request))
-                self._ids[request] -= 1
-                if not self._ids[request]:
-                    del self._ids[request]
-            self._on_change()
+        return Stay(self, request)
+
+    def left(self, request: str) -> None:
+        """One that was tracked is not with the engine any more."""
+        self._count -= 1
+        if request:
+            self._left.append((time.monotonic(), request))
+            self._ids[request] -= 1
+            if not self._ids[request]:
+                del self._ids[request]
+        self._on_change()
 
     def recent(self) -> tuple[str, ...]:
         """The ids of those that are here, or left within the last half second."""
         since = time.monotonic() - JUST_LEFT_S
         gone = [request for moment, request in self._left if moment >= since]
         return tuple(dict.fromkeys((*self._ids, *gone)))
+
+
+class Stay:
+    """One request's time with an engine: from now until ``end``, or the end of a ``with``."""
+
+    __slots__ = ("_over", "_request", "flight")
+
+    def __init__(self, flight: InFlight, request: str) -> None:
+        self.flight = flight
+        self._request = request
+        self._over = False
+
+    def end(self) -> None:
+        """It has left; once is enough."""
+        if not self._over:
+            self._over = True
+            self.flight.left(self._request)
+
+    def __enter__(self) -> InFlight:
+        """As ``with`` has it."""
+        return self.flight
+
+    def __exit__(self, *problem: object) -> None:
+        """As ``with`` has it."""
+        self.end()

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from io import FileIO
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +48,7 @@ _REMEMBERED: Final = 100
 class Entry:
     """One accepted request, and what its client has been sent."""
 
-    __slots__ = ("_counted", "_journal", "_last", "_raw", "_script", "_size", "call", "lost_track")
+    __slots__ = ("_counted", "_journal", "_last", "_raw", "_reserved", "_script", "_size", "call", "lost_track")
 
     def __init__(self, journal: "Journal", call: Call) -> None:
         self.call = call
@@ -57,6 +58,7 @@ class Entry:
         self._raw: list[bytes] = []
         self._size = 0  # of the raw bytes
         self._counted = 0  # what the journal's total holds for it
+        self._reserved = 0  # a part of that
         self._last = b""
         self._script: Transcript | None = None
 
@@ -72,6 +74,22 @@ class Entry:
         self._journal.total_bytes += size
         if self._size > _RAW_BYTES or self._journal.total_bytes > self._journal.limit_bytes:
             self._shrink()
+
+    def reserve(self, size: int) -> bool:
+        """Whether *size* bytes may be sent before they are told: they count as kept until ``release``."""
+        if self.lost_track or self._journal.total_bytes + size > self._journal.limit_bytes:
+            return False
+        if not self._reserved:
+            self._reserved = size
+            self._counted += size
+            self._journal.total_bytes += size
+        return True
+
+    def release(self) -> None:
+        """What was reserved is told by now."""
+        self._counted -= self._reserved
+        self._journal.total_bytes -= self._reserved
+        self._reserved = 0
 
     def tail(self) -> bytes:
         """What was sent last: the last events of an answer come together or one by one."""
@@ -89,7 +107,7 @@ class Entry:
 
     def _forget(self) -> None:
         self._journal.total_bytes -= self._counted
-        self._raw, self._size, self._counted = [], 0, 0
+        self._raw, self._size, self._counted, self._reserved = [], 0, 0, 0
 
     def _shrink(self) -> None:
         too_long = self._script is not None and self._script.length > _TEXT_CHARACTERS
@@ -156,8 +174,9 @@ class Journal:
         self._prompts = prompts
         self._file_bytes = file_bytes
         self._clock = clock
-        self._open: dict[str, dict[str, Any]] = {}
-        self._pending: list[dict[str, Any]] = []
+        #: Lines of the file: of the requests that are being answered, and those that are to be written.
+        self._open: dict[str, str] = {}
+        self._pending: list[str] = []
         self._file: FileIO | None = None
         self._failed = False  # the file lacks something
         self._path: Path | None = None
@@ -202,36 +221,37 @@ class Journal:
     # --- requests
 
     def accept(self, call: Call) -> Entry:
-        """*call* is to be answered from now on."""
+        """*call* is to be answered from now on. Its id needs no escaping in JSON."""
         if self._file is not None:
-            said: dict[str, Any] = {"id": call.id, "key": call.caller.name, "model": call.model, "path": call.path}
-            said["at"] = self._clock()
-            if self._prompts:
-                said["body"] = call.body.decode("utf-8", "replace")
-            self._open[call.id] = said
-            self._note(said)
+            body = ', "body": ' + json.dumps(call.body.decode("utf-8", "replace")) if self._prompts else ""
+            asked = _asked(call.caller.name, call.model, call.path)
+            line = f'{{"id": "{call.id}", {asked}, "at": {self._clock():.3f}{body}}}\n'
+            self._open[call.id] = line
+            self._pending.append(line)
+            if self._timer is None:
+                self._write_soon()
         return Entry(self, call)
 
     def closed(self, call: Call, state: str) -> None:
         """*call* is over."""
         if self._file is not None and self._open.pop(call.id, None) is not None:
-            self._note({"id": call.id, "state": state, "at": self._clock()})
+            self._pending.append(f'{{"id": "{call.id}", "state": {_quoted(state)}, "at": {self._clock():.3f}}}\n')
+            if self._timer is None:
+                self._write_soon()
 
     # --- the file
 
-    def _note(self, said: dict[str, Any]) -> None:
-        self._pending.append(said)
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush)
+    def _write_soon(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush)
 
     def _flush(self) -> None:
         self._timer = None
         if self._writing is not None and not self._writing.done():
-            self._timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush)  # the disk is slow
+            self._write_soon()  # the disk is slow
             return
         self._writing = asyncio.create_task(asyncio.to_thread(self._write, self._take()))
 
-    def _take(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
+    def _take(self) -> tuple[list[str], list[str] | None]:
         """What is to be written, and if the file is full, what a new one begins with."""
         pending, self._pending = self._pending, []
         anew = self._file is not None and (self._failed or self._file.tell() > self._file_bytes)
@@ -250,7 +270,7 @@ class Journal:
             old.unlink(missing_ok=True)
             before.close()
 
-    def _write(self, taken: tuple[list[dict[str, Any]], list[dict[str, Any]] | None]) -> None:
+    def _write(self, taken: tuple[list[str], list[str] | None]) -> None:
         """Append; if the file is full or lacks something, begin a new one with what is open. Any thread may."""
         pending, still_open = taken
         if self._file is None:
@@ -259,7 +279,7 @@ class Journal:
             if still_open is not None:
                 self._begin_file()
                 pending = still_open
-            _write_all(self._file, b"".join(json.dumps(said).encode() + b"\n" for said in pending))
+            _write_all(self._file, "".join(pending).encode())
         except (OSError, ValueError) as problem:
             if not self._failed:  # once, not four times a second
                 _log.warning("the journal can't be written now: %s", problem)
@@ -268,6 +288,15 @@ class Journal:
             if self._failed:
                 _log.info("the journal is written again")
             self._failed = False
+
+
+@lru_cache(maxsize=1024)
+def _asked(key: str, model: str, path: str) -> str:
+    """The fields of a line that many requests have in common."""
+    return json.dumps({"key": key, "model": model, "path": path})[1:-1]
+
+
+_quoted = lru_cache(maxsize=64)(json.dumps)
 
 
 def _write_all(file: FileIO, data: bytes) -> None:

@@ -9,12 +9,16 @@ from typing import Final, Protocol, cast
 import httptools
 
 _HEAD_BYTES: Final = 64 << 10
-#: The sizes that chunks' heads say, of those that were seen: a head is looked up faster than read.
-_SIZES: Final[dict[bytes, int]] = {}
-_MOST_SIZES: Final = 4096
-_CHUNK_HEAD: Final = re.compile(rb"[1-9a-fA-F][0-9a-fA-F]{0,5}\r\n")
-#: How far into a chunk its head is looked for.
-_CHUNK_HEAD_BYTES: Final = 8
+#: Whole chunks that were seen, of 16 to 65,535 bytes: from their first bytes, which are the size, the end of its
+#: line and what follows, to the bytes of all of it. Looking it up takes less than reading it.
+_WHOLE: Final[dict[bytes, int]] = {}
+_MOST_WHOLE: Final = 8192
+_CHUNK_HEAD: Final = re.compile(rb"([1-9a-f][0-9a-f]{1,3})\r\n")
+_HEAD_OF_CHUNK: Final = 6
+#: A chunk of whole events ends so.
+_EVENT_END: Final = b"\n\n\r\n"
+#: What somebody must look at before it goes on.
+_WORD_OF_ERROR: Final = b'"error"'
 _HEADERS: Final = 200
 #: Why an answer broke off that was none.
 NO_HTTP: Final = "its answer is no HTTP"
@@ -57,14 +61,15 @@ class Link(asyncio.Protocol):
 
     __slots__ = (
         "_between", "_complete", "_content_type", "_dead", "_excess", "_framed", "_head_bytes", "_headers",
-        "_idle_timer", "_on_end", "_parser", "_paused", "_pieces", "_reusable", "_sock", "_status", "_told",
-        "_transport", "_unsent", "_wrong", "listener", "on_chunk",
+        "_idle_timer", "_keep", "_left", "_on_end", "_parser", "_pass", "_paused", "_pieces", "_reusable", "_sock",
+        "_status", "_told", "_transport", "_unsent", "_wrong", "listener",
     )  # fmt: skip
 
     def __init__(self, *, unsent: bytes = b"", sock: socket.socket | None = None) -> None:
         self.listener: Listener | None = None
-        #: Takes a read that is one whole chunk, with where its data begins; what else comes is told the listener.
-        self.on_chunk: Callable[[bytes, int], None] | None = None
+        self._pass: Callable[[bytes], None] = _nothing
+        self._keep: Callable[[bytes], None] = _nothing
+        self._left = 0
         self._transport: asyncio.Transport | None = None
         self._unsent = unsent
         self._sock = sock
@@ -109,6 +114,20 @@ class Link(asyncio.Protocol):
         self._paused = False
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
+
+    def bypass(self, to: Callable[[bytes], None], keep: Callable[[bytes], None], most_bytes: int) -> None:
+        """Give reads that are one chunk of whole events to *to* and *keep*, as they are, instead of the listener.
+
+        It ends with *most_bytes*, and with the first read that is anything else, or has the word "error" in it:
+        that read is told the listener, who may ask for it again.
+        """
+        if self._between:
+            self._pass, self._keep, self._left = to, keep, most_bytes
+
+    def end_bypass(self) -> None:
+        """All is told the listener from now on."""
+        self._left = 0
+        self._pass = self._keep = _nothing
 
     def wait(self, longest_s: float, on_end: Callable[[], None]) -> None:
         """Be idle for *longest_s* at most; *on_end* is called if it ends meanwhile."""
@@ -165,17 +184,29 @@ class Link(asyncio.Protocol):
             self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
-        """Parse it, then tell.
+        """Pass it on as it is, if that was asked for and may be; else read it.
 
         Most reads of a stream are one event in one chunk. Such a read leaves the parser where it was, between two
-        chunks, so it needs none, and goes to the client as it is: a third of what a gateway does for an event.
+        chunks, so it needs none. This is all that a gateway does for such an event.
         """
-        if self._between and self.on_chunk is not None:
-            at = data.find(b"\r\n", 0, _CHUNK_HEAD_BYTES) + 2
-            size = _SIZES.get(data[:at]) or _size(data[:at])
-            if at + size + 2 == len(data) and size and data[-2:] == b"\r\n":
-                self.on_chunk(data, at)
-                return
+        size = len(data)
+        left = self._left - size
+        if (
+            left > 0
+            and _WHOLE.get(data[:_HEAD_OF_CHUNK]) == size
+            and data.endswith(_EVENT_END)
+            and _WORD_OF_ERROR not in data
+        ):
+            self._left = left
+            self._keep(data)
+            self._pass(data)
+        else:
+            self._left = 0
+            self._read(data)
+
+    def _read(self, data: bytes) -> None:
+        """Parse it, then tell."""
+        between = self._between
         self._between = False
         listener = self.listener
         if listener is None:  # nobody asked for anything
@@ -191,8 +222,11 @@ class Link(asyncio.Protocol):
         if not self._told:
             self._head_bytes += len(data)
             self._tell_head(listener)
-        if self._between and data[-2:] != b"\r\n":  # some of the next chunk's head has come
-            self._between = False
+        if self._between:
+            if data[-2:] != b"\r\n":  # some of the next chunk's head has come
+                self._between = False
+            elif between:
+                _learn(data)
         pieces = self._pieces
         if pieces:
             data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -225,7 +259,8 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The end: of an answer too, if that is how it is framed."""
         listener, self.listener = self.listener, None
-        self._transport = self.on_chunk = None
+        self._transport = None
+        self.end_bypass()
         self._parser = _NOBODYS
         self._ended()
         if listener is None or listener.over:
@@ -285,11 +320,14 @@ class Link(asyncio.Protocol):
             self._headers = 0
 
 
-def _size(head: bytes) -> int:
-    """Bytes in the chunk that *head* begins; 0 if it is the last one, or the parser should see it."""
-    if not _CHUNK_HEAD.fullmatch(head):
-        return 0
-    size = int(head, 16)
-    if len(_SIZES) < _MOST_SIZES:
-        _SIZES[head] = size
-    return size
+def _learn(data: bytes) -> None:
+    """Know the size of *data*, which came between two chunks, if it is one chunk with an event in it."""
+    head = _CHUNK_HEAD.match(data)
+    if head is None or len(_WHOLE) >= _MOST_WHOLE:
+        return
+    if data.startswith(b"data", head.end()) and head.end() + int(head[1], 16) + 2 == len(data):
+        _WHOLE[data[:_HEAD_OF_CHUNK]] = len(data)
+
+
+def _nothing(data: bytes) -> None:
+    """Where nothing is to be passed."""

@@ -58,10 +58,6 @@ class Receiver(Protocol):
         """More of the body, as it came, without the framing; never empty."""
         ...
 
-    def chunk(self, raw: bytes, start: int) -> None:
-        """The same of a stream, as one whole chunk: *raw* has its framing, and its data is from *start* on."""
-        ...
-
     def done(self) -> None:
         """The answer is complete by its own framing. Whether a stream said all is another question."""
         ...
@@ -73,6 +69,13 @@ class Receiver(Protocol):
 
 class Exchange(Flow, Protocol):
     """One request and its answer under way."""
+
+    def bypass(self, to: Callable[[bytes], None], keep: Callable[[bytes], None], most_bytes: int) -> None:
+        """Give whole chunks of a stream's plain events to *to* and *keep*, as they come, instead of the receiver.
+
+        It ends with the first read that is anything else, which goes to the receiver, and after *most_bytes*.
+        """
+        ...
 
     @property
     def reached(self) -> bool:
@@ -418,8 +421,6 @@ class RunningExchange:
         stream = content_type.startswith("text/event-stream")
         if stream:
             self._whole_bytes = None
-            if self._link is not None:
-                self._link.on_chunk = self._receiver.chunk
         self._receiver.head(status, content_type, stream)
 
     def came(self, data: bytes) -> None:
@@ -474,7 +475,8 @@ class RunningExchange:
     def _finish(self) -> None:
         self.over = True
         if self._link is not None:
-            self._link.listener = self._link.on_chunk = None
+            self._link.listener = None
+            self._link.end_bypass()
             self._link = None
         self._links.ended(self)
 
@@ -489,6 +491,11 @@ class RunningExchange:
         if self._connecting is not None:
             self._connecting.cancel()
             self._connecting = None
+
+    def bypass(self, to: Callable[[bytes], None], keep: Callable[[bytes], None], most_bytes: int) -> None:
+        """As the Protocol says."""
+        if self._link is not None and self._whole_bytes is None:
+            self._link.bypass(to, keep, most_bytes)
 
     def pause(self) -> None:
         """As ``Flow`` says."""

@@ -5,30 +5,44 @@ when somebody asks. The names behind ``terazi_`` are vLLM's where it has the sam
 that are served and keys that are configured, so that a client can't invent series.
 """
 
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from terazi.gateway.account import Entry
 from terazi.gateway.backend import Directory
 from terazi.gateway.figures import Family, Kind, Source
+from terazi.gateway.series import Count, Counts, Spread, Spreads
+from terazi.gateway.wire.errors import Api
 
 #: The label of a request that named no model which is served.
 NO_MODEL: Final = "none"
 #: Names of keys that get series of their own; all others share one.
 MOST_KEYS: Final = 100
 OTHER_KEYS: Final = "others"
-#: The status of a request whose client left before the answer, as nginx writes it.
-CLIENT_GONE: Final = "499"
 
 _FIRST_BYTE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _WHOLE_BUCKETS_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800)
 _PER_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 
-M = TypeVar("M", Counter, Histogram)
+
+class _Shelf:
+    """The series that the requests of one key to one model over one API are counted in."""
+
+    __slots__ = ("cached", "output", "per_token", "prompt", "queue", "statuses", "ttft", "whole")
+
+    def __init__(
+        self, queue: Spread, ttft: Spread, whole: Spread, per_token: Spread, tokens: tuple[Count, Count, Count]
+    ) -> None:
+        self.statuses: dict[int, Count] = {}
+        self.queue = queue
+        self.ttft = ttft
+        self.whole = whole
+        self.per_token = per_token
+        self.prompt, self.cached, self.output = tokens
 
 
 class Metrics:
@@ -38,129 +52,160 @@ class Metrics:
         directory: whose models' states are shown.
         sources: of figures that others keep.
         process: whether this process's own are shown too, which the kernel is asked for.
+
+    Attributes:
+        before: called before each scrape, by which what waits to be counted is to be counted.
     """
 
     def __init__(self, directory: Directory, sources: Iterable[Source] = (), *, process: bool = False) -> None:
         self._registry = registry = CollectorRegistry()
         self._sources = list(sources)
         self._keys: set[str] = set()
-        self._series: dict[tuple[object, ...], Any] = {}
-        self.requests = Counter(
-            "terazi_http_requests", "HTTP requests answered.", ["api", "model", "status"], registry=registry
-        )
-        self.first_byte = Histogram(
-            "terazi_time_to_first_byte_seconds",
+        self._shelves: dict[tuple[Api, str, str], _Shelf] = {}
+        self._answers: dict[tuple[Api, str, int], tuple[Count, Spread, Count]] = {}
+        self.before: Callable[[], None] = lambda: None
+        self.requests = self._counts("http_requests", "HTTP requests answered.", ["api", "model", "status"])
+        self.first_byte = self._spreads(
+            "time_to_first_byte_seconds",
             "From the whole request to the first byte of its answer.",
             ["api", "model"],
-            registry=registry,
-            buckets=_FIRST_BYTE_BUCKETS_S,
+            _FIRST_BYTE_BUCKETS_S,
         )
-        self.stream_bytes = Counter(
-            "terazi_stream_bytes", "Bytes of streamed answers.", ["model"], registry=registry
-        )
-        self.retries = Counter(
-            "terazi_upstream_retries", "Requests sent again, because no byte had come back.", registry=registry
-        )
-        self.disconnects = Counter(
-            "terazi_client_disconnects", "Clients that left before their answer was complete.", registry=registry
-        )
-        self._calls = Counter(
-            "terazi_requests",
+        self.stream_bytes = self._counts("stream_bytes", "Bytes of streamed answers.", ["model"])
+        self.retries = self._counts(
+            "upstream_retries", "Requests sent again, because no byte had come back."
+        ).labels()
+        self.disconnects = self._counts(
+            "client_disconnects", "Clients that left before their answer was complete."
+        ).labels()
+        self._calls = self._counts(
+            "requests",
             "Requests to models that are over, by how they ended.",
             ["api", "model", "key", "status"],
-            registry=registry,
         )
-        self._ttft = self._histogram(
-            "time_to_first_token_seconds", "From a request's arrival to its answer's first byte.", ["api", "model"]
+        self._ttft = self._spreads(
+            "time_to_first_token_seconds",
+            "From a request's arrival to its answer's first byte.",
+            ["api", "model"],
+            _FIRST_BYTE_BUCKETS_S,
         )
-        self._queue = self._histogram(
-            "request_queue_time_seconds", "From a request's arrival until an engine got it.", ["model", "key"]
+        self._queue = self._spreads(
+            "request_queue_time_seconds",
+            "From a request's arrival until an engine got it.",
+            ["model", "key"],
+            _FIRST_BYTE_BUCKETS_S,
         )
-        self._whole = Histogram(
-            "terazi_e2e_request_latency_seconds",
+        self._whole = self._spreads(
+            "e2e_request_latency_seconds",
             "From a request's arrival to its answer's end.",
             ["api", "model"],
-            registry=registry,
-            buckets=_WHOLE_BUCKETS_S,
+            _WHOLE_BUCKETS_S,
         )
-        self._per_token = Histogram(
-            "terazi_time_per_output_token_seconds",
+        self._per_token = self._spreads(
+            "time_per_output_token_seconds",
             "Mean time between the tokens of a streamed answer, as its client saw them.",
             ["model"],
-            registry=registry,
-            buckets=_PER_TOKEN_BUCKETS_S,
+            _PER_TOKEN_BUCKETS_S,
         )
-        self._prompt = self._tokens("prompt_tokens", "Tokens of prompts, cached ones too.")
-        self._cached = self._tokens("prompt_tokens_cached", "Tokens of prompts that an engine had in its cache.")
-        self._output = self._tokens("generation_tokens", "Tokens generated.")
-        self._lost = Counter(
-            "terazi_attempts_lost",
-            "Times that an engine broke off in the middle of a request.",
-            ["model"],
-            registry=registry,
+        by_key = ["model", "key"]
+        self._prompt = self._counts("prompt_tokens", "Tokens of prompts, cached ones too.", by_key)
+        self._cached = self._counts(
+            "prompt_tokens_cached", "Tokens of prompts that an engine had in its cache.", by_key
         )
-        self._resumed = Counter(
-            "terazi_requests_resumed",
+        self._output = self._counts("generation_tokens", "Tokens generated.", by_key)
+        self._lost = self._counts(
+            "attempts_lost", "Times that an engine broke off in the middle of a request.", ["model"]
+        )
+        self._resumed = self._counts(
+            "requests_resumed",
             "Times that a request went on after its engine was lost, by how.",
             ["model", "kind"],
-            registry=registry,
         )
-        self._rejected = Counter(
-            "terazi_requests_rejected",
-            "Requests that got no engine, by why.",
-            ["model", "key", "reason"],
-            registry=registry,
+        self._rejected = self._counts(
+            "requests_rejected", "Requests that got no engine, by why.", ["model", "key", "reason"]
         )
         if process:
             ProcessCollector(registry=registry)
         registry.register(_Engines(directory))
         registry.register(_Others(self._sources))
 
-    def _histogram(self, name: str, text: str, labels: list[str]) -> Histogram:
-        return Histogram(f"terazi_{name}", text, labels, registry=self._registry, buckets=_FIRST_BYTE_BUCKETS_S)
+    def _counts(self, name: str, text: str, labels: Iterable[str] = ()) -> Counts:
+        family = Counts(f"terazi_{name}", text, tuple(labels))
+        self._registry.register(family)
+        return family
 
-    def _tokens(self, name: str, text: str) -> Counter:
-        return Counter(f"terazi_{name}", text, ["model", "key"], registry=self._registry)
+    def _spreads(self, name: str, text: str, labels: Iterable[str], bounds_s: tuple[float, ...]) -> Spreads:
+        family = Spreads(f"terazi_{name}", text, tuple(labels), bounds=bounds_s)
+        self._registry.register(family)
+        return family
 
     def add(self, source: Source) -> None:
         """Show the figures of *source* too."""
         self._sources.append(source)
 
-    def of(self, metric: M, *labels: object) -> M:
-        """What ``metric.labels(*labels)`` gives, kept: finding it there takes longer than counting does."""
-        key = (metric, *labels)
-        series: M | None = self._series.get(key)
+    def answered(
+        self, api: Api, model: str, status: int, *, first_byte_s: float | None = None, stream_bytes: int = 0
+    ) -> None:
+        """Count one answer of HTTP that is over.
+
+        Args:
+            model: its id, or ``NO_MODEL``.
+            status: as the client got it; ``account.CLIENT_GONE`` if it left.
+            first_byte_s: how long the first byte took; None if there was none.
+            stream_bytes: of a stream's events.
+        """
+        series = self._answers.get((api, model, status))
         if series is None:
-            series = self._series[key] = metric.labels(*labels)
-        return series
+            series = self._answers[api, model, status] = (
+                self.requests.labels(api, model, status),
+                self.first_byte.labels(api, model),
+                self.stream_bytes.labels(model),
+            )
+        requests, first_byte, sent = series
+        requests.value += 1
+        if first_byte_s is not None:
+            first_byte.observe(first_byte_s)
+        sent.value += stream_bytes
 
     def noted(self, entry: Entry) -> None:
         """Count one request that is over."""
         call, outcome, usage = entry.call, entry.outcome, entry.usage
-        model, key = call.model, self._key(call.caller.name)
-        self.of(self._calls, call.api, model, key, outcome.status).inc()
-        if not outcome.attempts and outcome.status >= 400 and not entry.client_gone:
-            self.of(self._rejected, model, key, outcome.why or outcome.code or "other").inc()
+        model, name, status = call.model, call.caller.name, outcome.status
+        key = name if name in self._keys else self._key(name)
+        shelf = self._shelves.get((call.api, model, key))
+        if shelf is None:
+            shelf = self._shelves[call.api, model, key] = self._shelf(call.api, model, key)
+        count = shelf.statuses.get(status)
+        if count is None:
+            count = shelf.statuses[status] = self._calls.labels(call.api, model, key, status)
+        count.value += 1
         if outcome.attempts:
-            self.of(self._queue, model, key).observe(entry.queued_s)
-        lost = sum(attempt.lost is not None for attempt in outcome.attempts)
-        if lost:
-            self.of(self._lost, model).inc(lost)
+            shelf.queue.observe(entry.queued_s)
+            if len(outcome.attempts) > 1 or outcome.attempts[0].lost is not None:
+                lost = sum(attempt.lost is not None for attempt in outcome.attempts)
+                self._lost.labels(model).inc(lost)
+        elif status >= 400 and not entry.client_gone:
+            self._rejected.labels(model, key, outcome.why or outcome.code or "other").inc()
         for kind in outcome.resumed:
-            self.of(self._resumed, model, kind).inc()
+            self._resumed.labels(model, kind).inc()
         if entry.ttft_s is not None:
-            self.of(self._ttft, call.api, model).observe(entry.ttft_s)
-        if outcome.status < 400:
-            self.of(self._whole, call.api, model).observe(entry.total_s)
+            shelf.ttft.observe(entry.ttft_s)
+        if status < 400:
+            shelf.whole.observe(entry.total_s)
         if entry.time_per_output_token_s is not None:
-            self.of(self._per_token, model).observe(entry.time_per_output_token_s)
-        for counter, tokens in (
-            (self._prompt, usage.prompt_tokens),
-            (self._cached, usage.cached_tokens),
-            (self._output, usage.output_tokens),
-        ):
-            if tokens:
-                self.of(counter, model, key).inc(tokens)
+            shelf.per_token.observe(entry.time_per_output_token_s)
+        shelf.prompt.value += usage.prompt_tokens or 0
+        shelf.cached.value += usage.cached_tokens or 0
+        shelf.output.value += usage.output_tokens or 0
+
+    def _shelf(self, api: Api, model: str, key: str) -> _Shelf:
+        return _Shelf(
+            self._queue.labels(model, key),
+            self._ttft.labels(api, model),
+            self._whole.labels(api, model),
+            self._per_token.labels(model),
+            (self._prompt.labels(model, key), self._cached.labels(model, key), self._output.labels(model, key)),
+        )
 
     def _key(self, name: str) -> str:
         """*name*, as long as there aren't too many: on a service without keys clients name themselves."""
@@ -172,6 +217,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """The text format 0.0.4 of all series."""
+        self.before()
         return generate_latest(self._registry)
 
 

@@ -29,6 +29,7 @@ class PassingSeats:
 
 
 class _Ticket:
+    backend: Backend | None = None
     position: int | None = None
     expected_wait_s: float | None = None
 

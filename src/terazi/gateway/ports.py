@@ -50,6 +50,11 @@ class Ticket(Protocol):
     """A request's place in the queue, and then in an engine."""
 
     @property
+    def backend(self) -> Backend | None:
+        """The engine that has it now; None while it waits."""
+        ...
+
+    @property
     def position(self) -> int | None:
         """Its place in the queue, from 1; 0 once it has an engine; None if nobody can say."""
         ...

@@ -1,8 +1,9 @@
 """Between an engine and a client's sink: whole events only, written down as they pass; one relay for each call.
 
-An answer may need several engines. The relay outlives them: each attempt is ``arm``ed, sent, and comes to an
-``Result``. What it does for each piece of an answer that goes well is a search for the end of the last event, two
-appends and one call.
+An answer may need several engines. The relay outlives them: each attempt is ``arm``ed, sent, and comes to a
+``Result``. Once an answer is under way, and nothing has to be looked for or added in it, its events bypass the
+relay: the link gives them to the client's connection and to a list here, which is read (``settle``) when somebody
+wants to know.
 """
 
 import asyncio
@@ -25,11 +26,15 @@ from terazi.policy.resume import Hold
 STREAM_TYPE: Final = "text/event-stream"
 #: How long a stream may be silent before a comment says that it is alive.
 HEARTBEAT_S: Final = 5.0
+#: So much may bypass before it is told: some 60 tokens.
+_BYPASS_BYTES: Final = 16 << 10
 #: Held back at most; beyond it the answer goes out as it comes, and can't be resumed any more.
 _HELD_BYTES: Final = 4 << 20
 #: A tool call begins: a list with something in it.
 _CALLS: Final = re.compile(rb'"tool_calls":\s*\[\s*\{|"function_call":\s*\{')
 _ERROR: Final = re.compile(rb'^data: ?\{\s*"error"|\n\ndata: ?\{\s*"error"')
+#: The end of a stream as nearly all have it.
+_LAST_EVENT: Final = b"\n\ndata: [DONE]\n\n"
 #: The end of a stream, as OpenAI's paths have it, and llama.cpp's own.
 _END: Final = re.compile(rb"(?:^|\n)data: ?\[DONE\]\s*$")
 _NATIVE_END: Final = re.compile(rb'"stop":\s*true')
@@ -58,6 +63,9 @@ class Result:
     status: int = 0
 
 
+_DONE: Final = Result(Ending.DONE)
+
+
 class Relay(Tap):
     """One call's answer on its way to its client; a ``Receiver`` of each attempt, and the sink's ``Tap``.
 
@@ -74,10 +82,10 @@ class Relay(Tap):
     """
 
     __slots__ = (
-        "_body", "_call", "_content_type", "_entry", "_exchange", "_future", "_headers", "_held", "_held_size",
-        "_hold", "_on_first", "_over", "_paused", "_plain", "_quiet", "_rest", "_seam", "_sink", "_status",
-        "_stitcher", "_stream", "_timer", "_trouble", "_whole", "begun", "code", "first_at", "flight", "got_on",
-        "seams", "status", "tokens", "words",
+        "_armed", "_body", "_bypassed", "_bypassing", "_call", "_content_type", "_entry", "_exchange",
+        "_headers", "_held", "_held_size", "_hold", "_on_first", "_over", "_paused", "_quiet", "_rest", "_seam",
+        "_sink", "_status", "_stitcher", "_stream", "_told", "_trouble", "_whole", "begun", "code",
+        "first_at", "flight", "got_on", "seams", "status", "tokens", "words",
     )  # fmt: skip
 
     def __init__(
@@ -94,8 +102,9 @@ class Relay(Tap):
         self._entry = entry
         self._headers = headers
         self._exchange: Exchange | None = None
-        self._future: asyncio.Future[Result] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._told: Callable[[Result], None] | None = None
+        self._bypassed: list[bytes] = []
+        self._armed = self._bypassing = False
         self._paused = self._over = self._quiet = False
         self._hold = Hold.NOTHING
         self._body = b""
@@ -110,7 +119,7 @@ class Relay(Tap):
         self._reset()
 
     def _reset(self) -> None:
-        self._stream = self._plain = False  # plain: nothing but errors is looked for in it
+        self._stream = False
         self._status = 0
         self._content_type = ""
         self._rest = b""
@@ -127,30 +136,32 @@ class Relay(Tap):
 
     def arm(
         self,
+        told: Callable[[Result], None],
         *,
         hold: Hold = Hold.NOTHING,
         stitcher: Stitcher | None = None,
         seam: bytes = b"",
         on_first: Callable[[], None] | None = None,
-    ) -> asyncio.Future[Result]:
-        """Be ready for another attempt; how it came out.
+    ) -> None:
+        """Be ready for an attempt. Not before the one before it was told, or detached.
 
         Args:
+            told: called once, with how it came out; never from within a call of the broker's side here.
             hold: what is kept back until it is complete.
             stitcher: makes the events fit behind what was sent.
             seam: goes out before the first of them.
             on_first: called once when the attempt brings anything of an answer.
         """
-        if self._future is not None:  # there was one before
+        if self._armed:  # there was one before
             self._reset()
+        self._armed = True
         self._hold = hold
         self._stitcher = stitcher
         self._seam = seam
         self._on_first = on_first
+        self._told = told
         if hold is Hold.ALL:
             self._held = []
-        self._future = asyncio.get_running_loop().create_future()
-        return self._future
 
     def attach(self, exchange: Exchange) -> None:
         """The attempt runs over *exchange*."""
@@ -158,11 +169,18 @@ class Relay(Tap):
         if self._paused:
             exchange.pause()
 
+    def let_go(self) -> None:
+        """All is over: it holds nobody any more who holds it, and no garbage collector has to find that out."""
+        self.detach()
+        self._headers, self.words = dict, str
+
     def detach(self) -> None:
         """The attempt is over; nothing more of it is heard."""
-        if self._exchange is not None:
-            self._exchange.abort()
-            self._exchange = None
+        self._told = None
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.abort()
+            self._end_bypass()
 
     def finish(self, rest: bytes = b"") -> None:
         """End the answer after *rest*."""
@@ -175,13 +193,18 @@ class Relay(Tap):
     def fail(self, fault: Fault) -> None:
         """End the answer with *fault*."""
         if not self._over:
+            self.detach()
             self._over = True
             self.status, self.code = fault.status, fault.code
             self._sink.fail(fault)
 
-    def beat(self, every_s: float) -> None:
-        """From now on, let the client hear something of a stream that is silent for that long."""
-        self._timer = asyncio.get_running_loop().call_later(every_s, self._beat, every_s)
+    def beat(self) -> None:
+        """If the stream was silent since the last time, let the client hear something."""
+        if self._bypassed:
+            self.settle()
+        if self._quiet and not self._paused and not self._over:
+            self._write(f": {self.words()}\n\n".encode())
+        self._quiet = True
 
     @property
     def first_bytes(self) -> bytes:
@@ -191,13 +214,6 @@ class Relay(Tap):
     def last_bytes(self) -> bytes:
         """How the answer ended."""
         return self._body[-END_BYTES:] or self._entry.tail()
-
-    def close(self) -> None:
-        """Whatever happened, it is over now."""
-        self.detach()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     # --- the sink's side --------------------------------------------------------------------------------
 
@@ -216,9 +232,10 @@ class Relay(Tap):
     def enough(self) -> None:
         """As ``Tap`` says."""
         if not self._over:
+            self._end_bypass()
             self._count(self._entry.tail())
             self.finish()
-            self._settle(Result(Ending.DONE))
+            self._tell(Result(Ending.DONE))
 
     @property
     def over(self) -> bool:
@@ -235,16 +252,15 @@ class Relay(Tap):
 
     def data(self, data: bytes) -> None:
         """As ``Receiver`` says."""
+        if self._bypassed:
+            self.settle()
         if self.flight is not None:
-            self.flight.bytes_seen += len(data)
+            self.flight.saw(len(data))
         if not self._stream:
             self._whole.append(data)
             return
-        if self._rest:
-            data = self._rest + data
-            self._rest = b""
-        if data[-2:] != b"\n\n":
-            data, self._rest = _whole_events(data)
+        if self._rest or data[-2:] != b"\n\n":
+            data, self._rest = _whole_events(self._rest + data)
             if not data:
                 return
         if not self.got_on:
@@ -252,60 +268,89 @@ class Relay(Tap):
                 self._write(data)
                 return
             self._got_on()
-        if b'"error"' in data and (found := _ERROR.search(data)):
-            # Passed on if the engine lives on: then it is its word about this request.
-            at = found.start() + (2 if data[found.start() : found.start() + 1] == b"\n" else 0)
-            self._trouble += data[at:]
-            data = data[:at]
+        if b'"error"' in data:
+            data = self._without_error(data)
         if self._stitcher is not None:
             try:
                 data = self._stitcher.feed(data)
             except DivergedError:
-                self._settle(Result(Ending.DIVERGED))
+                self._tell(Result(Ending.DIVERGED))
                 return
         if self._hold is not Hold.NOTHING:
             data = self._held_back(data)
         if data:
             self._out(data)
-            self._plain = self._stitcher is None and self._hold is Hold.NOTHING and not self._trouble
-
-    def chunk(self, raw: bytes, start: int) -> None:
-        """As ``Receiver`` says. Once an answer is under way and plain, its chunks go to the client as they are."""
-        data = raw[start:-2]
-        if not self._plain or self._rest or data[-2:] != b"\n\n" or b'"error"' in data:
-            self.data(data)
-            return
-        if self.flight is not None:
-            self.flight.bytes_seen += len(data)
-        self._quiet = False
-        self._sink.write_chunk(raw, data)
-        self._entry.sent(data)
+            plain = self._stitcher is None and self._hold is Hold.NOTHING and not self._trouble and not self._rest
+            if plain and not data.endswith(_LAST_EVENT[2:]):
+                self._begin_bypass()
 
     def done(self) -> None:
         """As ``Receiver`` says."""
         if not self._stream:
             self._answered(b"".join(self._whole))
             return
-        rest, self._rest = self._rest.rstrip(b"\r\n"), b""
-        if _is_event(rest):  # some servers leave out the last empty line
-            self.data(rest + b"\n\n")
+        self._end_bypass()
+        if self._rest:
+            rest, self._rest = self._rest.rstrip(b"\r\n"), b""
+            if _is_event(rest):  # some servers leave out the last empty line
+                self.data(rest + b"\n\n")
         if self._trouble:
             self._out(b"".join(self._held or ()) + self._trouble)
             self.finish()
-            self._settle(Result(Ending.DONE))
-        elif self._complete(b"".join(self._held) if self._held else self._entry.tail()):
-            if self._held:
-                self._out(b"".join(self._held))
-            self._count(self._entry.tail())
-            self.finish()
-            self._settle(Result(Ending.DONE))
-        else:
-            self._settle(Result(Ending.BROKE, "its stream ended before the answer did"))
+            self._tell(Result(Ending.DONE))
+            return
+        held = b"".join(self._held) if self._held else b""
+        tail = held or self._entry.tail()
+        if not self._complete(tail):
+            self._tell(Result(Ending.BROKE, "its stream ended before the answer did"))
+            return
+        if held:
+            self._out(held)
+            tail = self._entry.tail()
+        self.finish()
+        self._count(tail)
+        self._tell(_DONE)
 
     def lost(self, reason: str, begun: bool) -> None:  # noqa: FBT001 - as Receiver has it
         """As ``Receiver`` says."""
         reached = begun or self._exchange is None or self._exchange.reached
-        self._settle(Result(Ending.BROKE if reached else Ending.UNREACHED, reason))
+        self._tell(Result(Ending.BROKE if reached else Ending.UNREACHED, reason))
+
+    # --- what goes past it ------------------------------------------------------------------------------
+
+    def _begin_bypass(self) -> None:
+        to = self._sink.bypass()
+        if to is None or self._exchange is None or self._over or not self._entry.reserve(_BYPASS_BYTES):
+            return
+        if not self._bypassing:
+            self._bypassing = True
+            if self.flight is not None:
+                self.flight.tells_late(self.settle)
+        self._exchange.bypass(to, self._bypassed.append, _BYPASS_BYTES)
+
+    def settle(self) -> None:
+        """Take down what has gone past, as if it had come this way."""
+        if not self._bypassed:
+            return
+        chunks = self._bypassed.copy()
+        self._bypassed.clear()
+        size = 0
+        for chunk in chunks:
+            data = chunk[chunk.index(b"\n") + 1 : -2]  # without the framing
+            size += len(data)
+            self._entry.sent(data)
+        self._quiet = False
+        self._sink.bypassed(size)
+        if self.flight is not None:
+            self.flight.saw(size)
+
+    def _end_bypass(self) -> None:
+        if self._bypassing:
+            self._bypassing = False
+            self.settle()
+            self._entry.release()
+            if self.flight is not None:
+                self.flight.tells_no_more(self.settle)
 
     # --- what becomes of it -----------------------------------------------------------------------------
 
@@ -314,6 +359,15 @@ class Relay(Tap):
         if self._on_first is not None:
             self._on_first()
             self._on_first = None
+
+    def _without_error(self, data: bytes) -> bytes:
+        """What comes before an error event, which is passed on if the engine lives on: then it is its word."""
+        found = _ERROR.search(data)
+        if found is None:
+            return data
+        at = found.start() + (2 if data[found.start() : found.start() + 1] == b"\n" else 0)
+        self._trouble += data[at:]
+        return data[:at]
 
     def _held_back(self, data: bytes) -> bytes:
         if self._held is None:
@@ -335,11 +389,11 @@ class Relay(Tap):
     def _answered(self, body: bytes) -> None:
         """An answer that isn't streamed, or an engine's refusal."""
         if self._status == 503 and b"unavailable_error" in body:  # llama-server, before it is ready
-            self._settle(Result(Ending.STARTING, "the engine is still loading", self._status))
+            self._tell(Result(Ending.STARTING, "the engine is still loading", self._status))
             return
         self._got_on()
         if self.begun:
-            self._settle(Result(Ending.REFUSED, body[:2000].decode("utf-8", "replace"), self._status))
+            self._tell(Result(Ending.REFUSED, body[:2000].decode("utf-8", "replace"), self._status))
             return
         self._body = body
         self._begin(self._status, self._content_type, stream=False)
@@ -348,10 +402,10 @@ class Relay(Tap):
         if body:
             self._sink.write(body)
         self.finish()
-        self._settle(Result(Ending.DONE, status=self._status))
+        self._tell(Result(Ending.DONE, status=self._status))
 
     def _complete(self, tail: bytes) -> bool:
-        if _END.search(tail):
+        if tail.endswith(_LAST_EVENT) or _END.search(tail):
             return True
         if self._call.path.startswith("/v1/"):
             return False
@@ -380,23 +434,17 @@ class Relay(Tap):
         self._sink.write(data)
 
     def _begin(self, status: int, content_type: str, *, stream: bool) -> None:
-        headers = dict(self._headers())
+        headers = self._headers()
         if status == 503:
-            headers["retry-after"] = str(RETRY_AFTER_S)
+            headers = {**headers, "retry-after": str(RETRY_AFTER_S)}
         self.begun, self.status = True, status
         self._sink.begin(Head(status=status, content_type=content_type, stream=stream, headers=headers), self)
 
-    def _settle(self, result: Result) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(result)
-            if result.ending is not Ending.DONE:
-                self.detach()
-
-    def _beat(self, every_s: float) -> None:
-        self.beat(every_s)
-        if self._quiet and not self._paused and not self._over:
-            self._write(f": {self.words()}\n\n".encode())
-        self._quiet = True
+    def _tell(self, result: Result) -> None:
+        told, self._told = self._told, None
+        if told is not None:
+            self.detach()
+            told(result)
 
 
 def _is_event(rest: bytes) -> bool:

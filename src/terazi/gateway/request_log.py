@@ -5,7 +5,9 @@
 
 import json
 import logging
+import time
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 from terazi.gateway.account import Entry
@@ -14,31 +16,45 @@ from terazi.gateway.account import Entry
 NAME: Final = "terazi.requests"
 
 
-def fields_of(entry: Entry) -> dict[str, object]:
-    """What is logged of a request: seconds and tokens; what isn't known is left out."""
+def line_of(entry: Entry, at: float) -> str:
+    """What is logged of a request, as JSON: seconds and tokens; what isn't known is left out.
+
+    Args:
+        at: when it was over, in Unix seconds.
+    """
     call, outcome, usage = entry.call, entry.outcome, entry.usage
-    said: dict[str, object | None] = {
-        "id": call.id,
-        "api": str(call.api),
-        "path": call.path,
-        "model": call.model,
-        "replica": entry.replica,
-        "key": call.caller.name,
-        "status": outcome.status,
-        "error": outcome.code or (str(outcome.why) if outcome.why is not None else None),
-        "stream": call.stream,
-        "queued_s": round(entry.queued_s, 4),
-        "ttft_s": None if entry.ttft_s is None else round(entry.ttft_s, 4),
-        "total_s": round(entry.total_s, 4),
-        "prompt_tokens": usage.prompt_tokens,
-        "output_tokens": usage.output_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "finish": usage.finish,
-        "attempts": len(outcome.attempts) if len(outcome.attempts) > 1 else None,
-        "resumed": list(outcome.resumed) or None,
-        "client_gone": entry.client_gone or None,
-    }
-    return {key: value for key, value in said.items() if value is not None}
+    error = outcome.code or outcome.why
+    ttft, prompt, output = entry.ttft_s, usage.prompt_tokens, usage.output_tokens
+    cached, finish, attempts = usage.cached_tokens, usage.finish, len(outcome.attempts)
+    return "".join((
+        f'{{"at":{at:.3f},"id":"{call.id}",',
+        _names(call.api, call.path, call.model, entry.replica, call.caller.name),
+        f',"status":{outcome.status}',
+        "" if error is None else f',"error":{_quoted(error)}',
+        ',"stream":true' if call.stream else ',"stream":false',
+        f',"queued_s":{entry.queued_s:.4f}',
+        "" if ttft is None else f',"ttft_s":{ttft:.4f}',
+        f',"total_s":{entry.total_s:.4f}',
+        "" if prompt is None else f',"prompt_tokens":{prompt}',
+        "" if output is None else f',"output_tokens":{output}',
+        "" if cached is None else f',"cached_tokens":{cached}',
+        "" if finish is None else f',"finish":{_quoted(finish)}',
+        "" if attempts < 2 else f',"attempts":{attempts}',
+        f',"resumed":{json.dumps(outcome.resumed, separators=(",", ":"))}' if outcome.resumed else "",
+        ',"client_gone":true}' if entry.client_gone else "}",
+    ))  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _names(api: str, path: str, model: str, replica: str | None, key: str) -> str:
+    """The fields of a line that many requests have in common."""
+    said = {"api": api, "path": path, "model": model, "replica": replica, "key": key}
+    if replica is None:
+        del said["replica"]
+    return json.dumps(said, separators=(",", ":"))[1:-1]
+
+
+_quoted = lru_cache(maxsize=256)(json.dumps)
 
 
 class RequestLog:
@@ -47,15 +63,24 @@ class RequestLog:
     Args:
         wall_s: Unix seconds now, for ``at``.
         log: where they go.
+        monotonic_s: the clock of the entries' moments; the event loop's.
     """
 
-    def __init__(self, wall_s: Callable[[], float], log: logging.Logger | None = None) -> None:
+    def __init__(
+        self,
+        wall_s: Callable[[], float],
+        log: logging.Logger | None = None,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._wall_s = wall_s
+        self._monotonic_s = monotonic_s
         self._log = log or logging.getLogger(NAME)
 
     def noted(self, entry: Entry) -> None:
         """One line: a warning if the request failed by the service's fault."""
         level = logging.WARNING if entry.outcome.status >= 500 else logging.INFO
         if self._log.isEnabledFor(level):
-            at = round(self._wall_s(), 3)
-            self._log.log(level, "%s", json.dumps({"at": at, **fields_of(entry)}, separators=(",", ":")))
+            line = line_of(entry, self._wall_s() - self._monotonic_s() + entry.outcome.ended)
+            # not by ``log``, which would look through the stack for who called it
+            self._log.handle(self._log.makeRecord(self._log.name, level, __file__, 0, line, (), None))

@@ -42,7 +42,7 @@ from terazi.policy.dispatch_messages import (
     Why,
 )
 from terazi.policy.dispatcher import Dispatcher, Limits
-from terazi.policy.survey import Survey
+from terazi.policy.survey import Room, Survey
 
 #: What the owners of engines, and the guard, tell.
 News: TypeAlias = ReplicaChanged | ReplicaGone | ModelClosed | ModelOpened | AdmissionPaused | AdmissionResumed
@@ -77,8 +77,8 @@ class Seats:
         self.keeper = keeper
         self._directory = directory
         self._dispatcher = Dispatcher(limits)
-        self._clock = clock
-        self._tickets: dict[str, Ticket] = {}
+        self._now: Callable[[], float] = clock if clock is not None else self._first_now
+        self._tickets: dict[str, Ticket] = {}  # that wait
         self._backends: dict[str, Backend] = {}
         self._contexts: dict[str, int] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -98,13 +98,15 @@ class Seats:
             WireError: it is turned away at once; nothing has to be left then.
         """
         caller, now = call.caller, self._now()
-        if not may_use(caller, call.model, self._directory):
+        if caller.models is not None and not may_use(caller, call.model, self._directory):
             raise model_denied(caller, call.model)
-        if tokens is None:
-            tokens = self._tokens(call)
-        if prefix is None:
-            prefix = leading_blocks(call.fields) if self._dispatcher.has_choice(call.model) else ()
-        ticket = self._tickets[call.id] = Ticket(self, call)
+        if tokens is None or prefix is None:
+            room = self._dispatcher.room(call.model)
+            if tokens is None:
+                tokens = self._tokens(call, room)
+            if prefix is None:
+                prefix = leading_blocks(call.fields) if room.choice else ()
+        ticket = Ticket(self, call)
         arrived = RequestArrived(
             id=call.id,
             model=call.model,
@@ -118,12 +120,24 @@ class Seats:
             prefix=prefix,
             deadline=None if call.deadline_s is None else call.arrived + call.deadline_s,
         )
-        self._step(arrived, now)
-        if ticket.backend is None:
+        if self._stepping:
+            self._tickets[call.id] = ticket
+            self._pending.append(arrived)
+        else:
+            commands = self._dispatcher.step(arrived, now)
+            if len(commands) == 1:
+                (command,) = commands
+                if type(command) is Dispatch and command.id == call.id:  # straight through
+                    ticket.backend = self._backends[command.replica]
+                    return ticket
+            self._tickets[call.id] = ticket
+            self._execute(commands, now)
+            if ticket.backend is not None:
+                return ticket
             if ticket.fault is not None:
                 raise WireError(ticket.fault)
-            ticket.queued(now)
-            ticket.position_on_arrival = self._dispatcher.position(call.id)
+        ticket.queued(now)
+        ticket.position_on_arrival = self._dispatcher.foresee(call.id)
         return ticket
 
     # --- for whoever owns the engines
@@ -184,49 +198,57 @@ class Seats:
     def tell_of(self, ticket: Ticket, event: AttemptLost | RequestFinished | RequestCancelled) -> None:
         """Something has happened to a ticket."""
         now = self._now()
-        if isinstance(event, AttemptLost):
+        if type(event) is AttemptLost:
             ticket.queued(now)
-        else:
-            self._tickets.pop(ticket.call.id, None)
+            self._tickets[event.id] = ticket
+        elif type(event) is RequestCancelled:
+            self._tickets.pop(event.id, None)
         self._step(event, now)
 
     # --- executing
 
-    def _now(self) -> float:
-        return self._clock() if self._clock is not None else asyncio.get_running_loop().time()
+    def _first_now(self) -> float:
+        """The event loop's clock, which is used from now on."""
+        self._now = asyncio.get_running_loop().time
+        return self._now()
 
     def _step(self, event: Event, now: float) -> None:
         if self._stepping:  # a keeper that answers at once
             self._pending.append(event)
             return
+        commands = self._dispatcher.step(event, now)
+        if commands:
+            self._execute(commands, now)
+
+    def _execute(self, commands: list[Command], now: float) -> None:
+        """Do what they say, and take in what happens because of that."""
         self._stepping = True
         try:
-            self._execute(self._dispatcher.step(event, now), now)
-            while self._pending:
-                self._execute(self._dispatcher.step(self._pending.popleft(), now), now)
+            while True:
+                for command in commands:
+                    match command:
+                        case Dispatch(id=id_, replica=replica):
+                            self._tickets.pop(id_).seated(self._backends[replica], now)
+                        case TurnAway(id=id_):
+                            self._tickets.pop(id_).turned_away(fault_of(command))
+                        case WantModel():
+                            if self.keeper is not None:
+                                self.keeper.want(command)
+                        case WakeAt(at=at):
+                            self._wake(at)
+                if not self._pending:
+                    return
+                commands = self._dispatcher.step(self._pending.popleft(), now)
         finally:
             self._stepping = False
 
-    def _execute(self, commands: list[Command], now: float) -> None:
-        for command in commands:
-            match command:
-                case Dispatch(id=id_, replica=replica):
-                    self._tickets[id_].seated(self._backends[replica], now)
-                case TurnAway(id=id_):
-                    self._tickets.pop(id_).turned_away(fault_of(command))
-                case WantModel():
-                    if self.keeper is not None:
-                        self.keeper.want(command)
-                case WakeAt(at=at):
-                    self._wake(at)
-
-    def _tokens(self, call: Call) -> int:
+    def _tokens(self, call: Call, room: Room) -> int:
         """What it will hold, by its body.
 
         Raises:
             WireError: its prompt alone can't fit into any engine's context.
         """
-        context = self._dispatcher.largest(call.model)
+        context = room.largest
         if context is None:
             context = self._contexts.get(call.model)
             if context is None:

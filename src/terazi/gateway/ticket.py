@@ -50,7 +50,7 @@ class Host(Protocol):
 class Ticket:
     """One call's place: in a queue, then in an engine, until it leaves."""
 
-    __slots__ = ("_backend", "_fault", "_future", "_left", "_seats", "_waited_since", "call", "position_on_arrival",
+    __slots__ = ("_future", "_left", "_seats", "_waited_since", "backend", "call", "fault", "position_on_arrival",
                  "waited_s")  # fmt: skip
 
     def __init__(self, seats: Host, call: Call) -> None:
@@ -59,22 +59,14 @@ class Ticket:
         self.position_on_arrival = 0
         #: Seconds that it has waited for engines, all attempts together.
         self.waited_s = 0.0
+        #: The replica that has it now; None while it waits.
+        self.backend: Backend | None = None
+        #: Why it has been turned away, if it has.
+        self.fault: Fault | None = None
         self._seats = seats
-        self._backend: Backend | None = None
-        self._fault: Fault | None = None
         self._future: asyncio.Future[Backend] | None = None
         self._waited_since: float | None = None
         self._left = False
-
-    @property
-    def backend(self) -> Backend | None:
-        """The replica that has it now; None while it waits."""
-        return self._backend
-
-    @property
-    def fault(self) -> Fault | None:
-        """Why it has been turned away, if it has."""
-        return self._fault
 
     @property
     def position(self) -> int:
@@ -93,10 +85,10 @@ class Ticket:
             WireError: it is turned away after all: the deadline, a model that can't be loaded, the end of the
                 service. The ticket has left then.
         """
-        if self._backend is not None:
-            return self._backend
-        if self._fault is not None:
-            raise WireError(self._fault)
+        if self.backend is not None:
+            return self.backend
+        if self.fault is not None:
+            raise WireError(self.fault)
         if self._left:
             raise RuntimeError("a ticket that has left is seated again")
         self._future = asyncio.get_running_loop().create_future()
@@ -107,8 +99,8 @@ class Ticket:
 
     def lost(self) -> None:
         """The replica that had it is gone, or stuck: it goes to the head of its queue, and ``seat`` waits again."""
-        if self._backend is not None and not self._left:
-            self._backend = None
+        if self.backend is not None and not self._left:
+            self.backend = None
             self._seats.tell_of(self, AttemptLost(id=self.call.id))
 
     def leave(self, tokens: int | None = None) -> None:
@@ -120,13 +112,11 @@ class Ticket:
         if self._left:
             return
         self._left = True
-        seated = self._backend is not None
-        self._backend = None
-        if self._fault is None:
-            id_ = self.call.id
-            self._seats.tell_of(
-                self, RequestFinished(id=id_, tokens=tokens) if seated else RequestCancelled(id=id_)
-            )
+        if self.backend is not None:
+            self.backend = None
+            self._seats.tell_of(self, RequestFinished(id=self.call.id, tokens=tokens))
+        elif self.fault is None:
+            self._seats.tell_of(self, RequestCancelled(id=self.call.id))
 
     def words(self) -> str:
         """What a heartbeat says while it waits: ``waiting, position 3, about 12 s``."""
@@ -140,7 +130,7 @@ class Ticket:
         """What the client is told about its wait; nothing if there was none. Names in lower case."""
         if not self.position_on_arrival:
             return {}
-        if self._backend is not None:
+        if self.backend is not None:
             return {POSITION_HEADER: str(self.position_on_arrival), WAITED_HEADER: f"{self.waited_s:.3f}"}
         wait = self.expected_wait_s
         headers = {POSITION_HEADER: str(self.position)}
@@ -154,7 +144,7 @@ class Ticket:
 
     def seated(self, backend: Backend, now: float) -> None:
         """*backend* takes it."""
-        self._backend = backend
+        self.backend = backend
         if self._waited_since is not None:
             self.waited_s += now - self._waited_since
             self._waited_since = None
@@ -163,7 +153,7 @@ class Ticket:
 
     def turned_away(self, fault: Fault) -> None:
         """It gets no engine."""
-        self._fault = fault
+        self.fault = fault
         if self._future is not None and not self._future.done():
             self._future.set_exception(WireError(fault))
 

@@ -1,10 +1,18 @@
 """Which requests are being answered now, so that a shutdown can wait for them, and then end them politely."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable
+from typing import Protocol
 
 from terazi.gateway.wire.errors import WireError, shutting_down
+
+
+class Leaver(Hashable, Protocol):
+    """A request that can be ended: a task, say."""
+
+    def cancel(self) -> object:
+        """End it."""
+        ...
 
 
 class Traffic:
@@ -21,9 +29,8 @@ class Traffic:
         self._on_drain = on_drain
         self.draining = False
         self.cutting = False
-        self._tasks: set[asyncio.Task[object]] = set()
-        self._idle = asyncio.Event()
-        self._idle.set()
+        self._inside: set[Leaver] = set()
+        self._waits: asyncio.Future[None] | None = None
 
     def drain(self) -> None:
         """Let nothing new in from now on."""
@@ -35,34 +42,33 @@ class Traffic:
     @property
     def count(self) -> int:
         """Requests in flight."""
-        return len(self._tasks)
+        return len(self._inside)
 
-    @contextmanager
-    def entering(self) -> Iterator[None]:
-        """Count the current task as a request in flight.
+    def enter(self, request: Leaver) -> None:
+        """Count *request* as one in flight until it leaves.
 
         Raises:
             WireError: 503 while draining.
         """
         if self.draining:
             raise WireError(shutting_down())
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a request is answered outside of a task")
-        self._tasks.add(task)
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._tasks.discard(task)
-            if not self._tasks:
-                self._idle.set()
+        self._inside.add(request)
+
+    def leave(self, request: Leaver) -> None:
+        """It is over, if it ever entered."""
+        self._inside.discard(request)
+        if self._waits is not None and not self._inside and not self._waits.done():
+            self._waits.set_result(None)
 
     async def idle(self, timeout_s: float) -> bool:
         """Wait until nothing is in flight; False if that took longer than *timeout_s*."""
+        if not self._inside:
+            return True
+        if self._waits is None or self._waits.done():
+            self._waits = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):
-                await self._idle.wait()
+                await asyncio.shield(self._waits)
         except TimeoutError:
             return False
         return True
@@ -70,6 +76,7 @@ class Traffic:
     def cut(self) -> int:
         """Cancel what is still in flight, so that each client is told; how many there were."""
         self.cutting = True
-        for task in self._tasks:
-            task.cancel()
-        return len(self._tasks)
+        cut = tuple(self._inside)
+        for request in cut:
+            request.cancel()
+        return len(cut)

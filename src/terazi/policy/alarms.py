@@ -23,9 +23,12 @@ class Alarms:
         self._rates: dict[str, float] = {}
         self._asked: float | None = None
         self._most = _FEW
+        #: There are none.
+        self.idle = True
 
     def set_until(self, id_: str, at: float) -> None:
         """This request waits until then at most."""
+        self.idle = False
         heapq.heappush(self._untils, (at, id_))
         if len(self._untils) > self._most:  # most of them are void by now
             self._untils = [(at, id_) for at, id_ in self._untils if self._is_meant(id_, at)]
@@ -35,6 +38,7 @@ class Alarms:
     def set_rate(self, model: str, at: float | None) -> None:
         """Then one who waits for *model* may run by its tokens per minute; None if nobody waits for that."""
         if at is not None:
+            self.idle = False
             self._rates[model] = at
         elif self._rates:
             self._rates.pop(model, None)
@@ -44,7 +48,8 @@ class Alarms:
         ids: list[str] = []
         while self._untils and self._untils[0][0] <= now:
             at, id_ = heapq.heappop(self._untils)
-            if self._is_meant(id_, at):
+            # one that has lost its engine may have set the same alarm twice
+            if self._is_meant(id_, at) and id_ not in ids[-1:]:
                 ids.append(id_)
         return ids
 
@@ -55,6 +60,7 @@ class Alarms:
     def next(self, now: float) -> list[Command]:
         """``WakeAt``, if it has to be asked for anew."""
         if not self._untils and not self._rates:
+            self.idle = True
             return []
         while self._untils and not self._is_meant(self._untils[0][1], self._untils[0][0]):
             heapq.heappop(self._untils)

@@ -25,6 +25,7 @@ class Queue:
         self._bands: dict[int, Band] = {}
         self._aged_at = float("-inf")
         self._due: Band | None = None
+        self._turns = 0
         #: All that wait, by id; the oldest arrival first.
         self.waiting: OrderedDict[str, Request] = OrderedDict()
 
@@ -39,6 +40,11 @@ class Queue:
         self.waiting.move_to_end(request.id, last=False)
         self.band_of(request).bring_back(request, now)
 
+    def foresee(self, request: Request) -> int:
+        """Its place, from 1, which is noted, to be held against what comes."""
+        request.place, request.turns = self.before(request) + 1, self._turns
+        return request.place
+
     def remove(self, request: Request) -> None:
         """It is gone without having been served."""
         del self.waiting[request.id]
@@ -50,7 +56,17 @@ class Queue:
         band = self.band_of(request)
         if band is self._due:
             self._aged_at, self._due = now, None
-        band.serve(request, now)
+        self._turns += 1
+        band.serve(request, now, self._turns)
+
+    def pass_through(self, request: Request, weight: float, now: float) -> None:
+        """It comes while nobody waits, and is served at once: what ``add`` and ``serve`` would leave behind."""
+        self._due = None  # as looking for candidates does
+        self._turns += 1
+        band = self._bands.get(request.priority)
+        if band is None:
+            band = self._band(request)
+        band.pass_through(request, weight, now)
 
     def band_of(self, request: Request) -> Band:
         """Where it waits, or waited."""

@@ -2,6 +2,9 @@
 
 Times are monotonic seconds. Tokens are those of the KV cache: what a request will hold while it is answered, its
 prompt and what it may write, as far as that is known when it comes.
+
+None of them is ever changed. Those that are made for each request aren't frozen all the same: a frozen dataclass
+sets each of its fields by a call of its own.
 """
 
 from dataclasses import dataclass
@@ -25,7 +28,7 @@ class Why(StrEnum):
 # --- events -------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestArrived:
     """A request wants an engine.
 
@@ -50,7 +53,7 @@ class RequestArrived:
     deadline: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RequestFinished:
     """Its answer is complete, or failed for good. ``tokens`` were really used; None if nobody said."""
 
@@ -161,7 +164,7 @@ Event: TypeAlias = (
 # --- commands -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Dispatch:
     """Send the request to this replica now."""
 

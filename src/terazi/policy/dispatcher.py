@@ -41,12 +41,14 @@ from terazi.policy.dispatch_messages import (
 from terazi.policy.fairness import Request
 from terazi.policy.line import Line
 from terazi.policy.routing import Replica
-from terazi.policy.survey import Survey
+from terazi.policy.survey import Room, Survey
 
 __all__ = ["Dispatcher", "Limits"]
 
 _SHUTTING_DOWN: Final = "the service is shutting down"
 _LATE: Final = "the request's deadline passed before an engine was free"
+#: Of a model that nothing has been heard of.
+_UNKNOWN: Final = Room()
 #: Accounts that are kept although nothing of theirs waits or runs.
 _ACCOUNTS_KEPT: Final = 1024
 
@@ -60,7 +62,6 @@ class Dispatcher:
         self._replicas: dict[str, Replica] = {}
         self._requests: dict[str, Request] = {}
         self._accounts: dict[str, Account] = {}
-        self._seats: dict[str, Replica] = {}
         self._serial = 0
         self._waiting = 0
         self._alarms = Alarms(self._waits_until)
@@ -72,27 +73,32 @@ class Dispatcher:
     def position(self, id_: str) -> int:
         """Its place among those that wait for its model, from 1; 0 if it doesn't wait."""
         request = self._requests.get(id_)
-        if request is None or request.seated_at is not None:
+        if request is None or request.seat is not None:
             return 0
         return self._lines[request.model].queue.before(request) + 1
+
+    def foresee(self, id_: str) -> int:
+        """``position``, held against what comes: so expected waits learn how many pass those who wait.
+
+        To be asked of a request that has just come. It costs what the queue is long, and decides nothing.
+        """
+        request = self._requests.get(id_)
+        if request is None or request.seat is not None:
+            return 0
+        return self._lines[request.model].queue.foresee(request)
 
     def expected_wait_s(self, id_: str, now: float) -> float | None:
         """Seconds until it is placed, as measured; 0 if it doesn't wait; None if nothing is known."""
         request = self._requests.get(id_)
-        if request is None or request.seated_at is not None:
+        if request is None or request.seat is not None:
             return 0.0
         line, account = self._lines[request.model], self._accounts[request.caller]
         return line.expected_wait_s(request, account, now)
 
-    def largest(self, model: str) -> int | None:
-        """KV tokens that one request for *model* may hold; None if that isn't known."""
+    def room(self, model: str) -> Room:
+        """What a request for *model* may find."""
         line = self._lines.get(model)
-        return line.largest() if line is not None else None
-
-    def has_choice(self, model: str) -> bool:
-        """Whether *model* has more replicas than one."""
-        line = self._lines.get(model)
-        return line is not None and len(line.replicas) > 1
+        return line.room if line is not None else _UNKNOWN
 
     def survey(self, now: float) -> Survey:
         """All lines, and the callers that have something waiting or running."""
@@ -112,8 +118,9 @@ class Dispatcher:
     def step(self, event: Event, now: float) -> list[Command]:
         """Take *event* in; what is to be done about it."""
         commands: list[Command] = []
-        for id_ in self._alarms.expired(now):
-            self._expire(self._requests[id_], now, commands)
+        if not self._alarms.idle:
+            for id_ in self._alarms.expired(now):
+                self._expire(self._requests[id_], now, commands)
         match event:
             case RequestArrived():
                 self._arrive(event, now, commands)
@@ -133,7 +140,8 @@ class Dispatcher:
                     self._place(line, now, commands)
             case _:
                 self._hear(event, now, commands)
-        commands += self._alarms.next(now)
+        if not self._alarms.idle:
+            commands += self._alarms.next(now)
         return commands
 
     def _hear(
@@ -163,11 +171,16 @@ class Dispatcher:
     def _arrive(self, event: RequestArrived, now: float, commands: list[Command]) -> None:
         if event.id in self._requests:
             raise ValueError(f"request {event.id} has arrived before")
-        line = self._line(event.model)
+        line = self._lines.get(event.model)
+        if line is None:
+            line = self._line(event.model)
         if (refused := self._refuse(event, line, now)) is not None:
             commands.append(refused)
             return
-        account = self._account(event, now)
+        account = self._accounts.get(event.caller)
+        if account is None:
+            account = self._open_account(event.caller, now)
+        account.update(event, now)
         request = Request(
             id=event.id,
             model=event.model,
@@ -178,11 +191,16 @@ class Dispatcher:
             deadline=event.deadline,
             arrived=now,
         )
-        self._requests[request.id] = request
+        self._requests[event.id] = request
+        replica = line.straight_to(request, account, now)
+        if replica is not None:
+            self._seat(request, account, line, replica, now)
+            commands.append(Dispatch(id=event.id, replica=replica.name))
+            return
         line.queue.add(request, account.weight, now)
         self._queued(request, account)
         self._place(line, now, commands)
-        if request.seated_at is not None:
+        if request.seat is not None:
             return
         why = may_wait(account, request, self._waiting, self._limits, now)
         if why is not None:
@@ -203,7 +221,7 @@ class Dispatcher:
             return TurnAway(id=event.id, why=Why.NO_ENGINE, message=line.closed, retry_after_s=opens_in_s)
         if self._paused is not None:
             return TurnAway(id=event.id, why=Why.PRESSURE, message=self._paused)
-        largest = line.largest()
+        largest = line.room.largest
         if largest is not None and event.tokens > largest:
             return TurnAway(id=event.id, why=Why.TOO_LARGE, message=_too_large(event.tokens, largest))
         if event.deadline is not None and event.deadline <= now:
@@ -215,26 +233,30 @@ class Dispatcher:
         if request is None:
             return
         line, account = self._lines[request.model], self._accounts[request.caller]
-        if request.seated_at is None:
+        if request.seat is None:
             self._unqueued(request, account)
             line.queue.remove(request)
             line.left_queue(request)
         else:
-            self._release(request, account)
-            account.pay(line.queue.band_of(request).settle(request, tokens), now)
+            request.seat.release(request)
+            account.running -= 1
+            more = line.queue.band_of(request).settle(request, tokens)
+            if account.tokens_per_minute:
+                account.pay(more, now)
             line.pace.served(now - request.seated_at)
-        self._settle_down(line, account, now, commands)
+        if account.queued or not line.idle():
+            self._settle_down(line, account, now, commands)
 
     def _lose(self, id_: str, now: float, commands: list[Command]) -> None:
         request = self._requests.get(id_)
-        if request is None or request.seated_at is None:
+        if request is None or request.seat is None:
             return
         line, account = self._lines[request.model], self._accounts[request.caller]
-        self._release(request, account)
-        request.seated_at = None
+        request.seat.release(request)
+        account.running -= 1
         line.queue.bring_back(request, now)
         self._queued(request, account)
-        largest = line.largest()
+        largest = line.room.largest
         if self._draining:
             self._turn_away(request, Why.DRAINING, _SHUTTING_DOWN, commands)
         elif line.closed is not None:
@@ -271,7 +293,8 @@ class Dispatcher:
 
     def _refit(self, line: Line, now: float, commands: list[Command]) -> None:
         """The replicas are others now: who can't fit any more is told, who fits is placed."""
-        largest = line.largest()
+        line.refit()
+        largest = line.room.largest
         if largest is not None:
             for request in [r for r in line.queue.waiting.values() if r.tokens > largest]:
                 self._turn_away(request, Why.TOO_LARGE, _too_large(request.tokens, largest), commands)
@@ -308,7 +331,7 @@ class Dispatcher:
 
     def _waits_until(self, id_: str, at: float) -> bool:
         request = self._requests.get(id_)
-        return request is not None and request.seated_at is None and request.until == at
+        return request is not None and request.seat is None and request.until == at
 
     def _place(self, line: Line, now: float, commands: list[Command]) -> None:
         """Send off whoever fits."""
@@ -321,14 +344,16 @@ class Dispatcher:
             line.left_queue(request)
             if first:
                 account.pay(request.charge, now)
-            account.running += 1
-            request.seated_at = now
-            replica.take(request)
-            if request.prefix and len(line.replicas) > 1:
-                replica.remember(request.prefix)
-            self._seats[request.id] = replica
+            self._seat(request, account, line, replica, now)
             commands.append(Dispatch(id=request.id, replica=replica.name))
         self._alarms.set_rate(line.model, line.rate_wake)
+
+    def _seat(self, request: Request, account: Account, line: Line, replica: Replica, now: float) -> None:
+        """*replica* has it from now on."""
+        account.running += 1
+        replica.take(request, now)
+        if request.prefix and line.room.choice:
+            replica.remember(request.prefix)
 
     def _turn_away(
         self, request: Request, why: Why, message: str, commands: list[Command], retry_after_s: float | None = None
@@ -363,23 +388,15 @@ class Dispatcher:
         account.unqueue(request)
         self._waiting -= 1
 
-    def _release(self, request: Request, account: Account) -> None:
-        """It has left its engine."""
-        self._seats.pop(request.id).release(request)
-        account.running -= 1
-
     def _line(self, model: str) -> Line:
         return self._lines.get(model) or self._lines.setdefault(model, Line(model, self._limits))
 
-    def _account(self, event: RequestArrived, now: float) -> Account:
-        account = self._accounts.get(event.caller)
-        if account is None:
-            if len(self._accounts) >= 2 * _ACCOUNTS_KEPT:
-                idle = [name for name, a in self._accounts.items() if a.forgettable(now)]
-                for name in idle[:_ACCOUNTS_KEPT]:
-                    del self._accounts[name]
-            account = self._accounts[event.caller] = Account(name=event.caller)
-        account.update(event, now)
+    def _open_account(self, caller: str, now: float) -> Account:
+        if len(self._accounts) >= 2 * _ACCOUNTS_KEPT:
+            idle = [name for name, account in self._accounts.items() if account.forgettable(now)]
+            for name in idle[:_ACCOUNTS_KEPT]:
+                del self._accounts[name]
+        account = self._accounts[caller] = Account(name=caller)
         return account
 
 

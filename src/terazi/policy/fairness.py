@@ -12,14 +12,24 @@ for it really uses.
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 #: How fast the estimate of a flow's use follows what is measured.
 _FOLLOW: Final = 0.2
+#: How fast the estimate of how many pass a flow's requests follows.
+_LEARN: Final = 0.05
 #: Requests of one flow that are looked at when its first one doesn't fit anywhere.
 _LOOK_AHEAD: Final = 8
 #: Flows that are kept although they neither wait nor run, for what they still owe.
 _FLOWS_KEPT: Final = 1024
+
+
+class Seat(Protocol):
+    """Where a request is while it is answered: a replica."""
+
+    def release(self, request: "Request") -> None:
+        """It has left."""
+        ...
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -31,7 +41,10 @@ class Request:
         charge: tokens that its flow pays for it: an estimate, until it is complete.
         paid: the flow has paid; a second attempt is free.
         until: it waits no longer; None is for ever, or not known yet.
-        seated_at: since when an engine has it; None while it waits.
+        place: turns until it is served, itself included, as was foreseen; 0 if nobody asked.
+        turns: of its model by then.
+        seat: the engine that has it; None while it waits.
+        seated_at: since when.
     """
 
     id: str
@@ -45,7 +58,10 @@ class Request:
     charge: float = 0.0
     paid: bool = False
     until: float | None = None
-    seated_at: float | None = None
+    place: int = 0
+    turns: int = 0
+    seat: Seat | None = None
+    seated_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -57,6 +73,7 @@ class Flow:
         order: when it began to wait, for ties.
         unsettled: its requests that have paid and aren't over.
         used: the share of what it asks for that it really uses.
+        foreseen, came: turns until its requests were served, by their places and in fact; moving means.
         held_back: its own limits have kept it from being served.
     """
 
@@ -66,12 +83,19 @@ class Flow:
     order: int = 0
     unsettled: int = 0
     used: float = 1.0
+    foreseen: float = 1.0
+    came: float = 1.0
     held_back: bool = False
     queue: OrderedDict[str, Request] = field(default_factory=OrderedDict)
 
     def expect(self, request: Request) -> float:
         """Tokens that it will probably use."""
         return max(1.0, request.tokens * self.used)
+
+    def learn(self, request: Request, turns: int) -> None:
+        """*request* was served after so many *turns*, itself included."""
+        self.foreseen += _LEARN * (request.place - self.foreseen)
+        self.came += _LEARN * (turns - self.came)
 
 
 class Band:
@@ -129,12 +153,18 @@ class Band:
         The first is found in one pass; all flows are sorted only for who asks on. Nothing may be changed meanwhile.
         """
         yield from self.returned
-        flows = [flow for flow in self._flows.values() if flow.queue]
-        if not flows:
+        first: Flow | None = None
+        for flow in self._flows.values():  # min() would make a call and a tuple for each
+            if flow.queue and (
+                first is None
+                or flow.start < first.start
+                or (flow.start == first.start and flow.order < first.order)
+            ):
+                first = flow
+        if first is None:
             return
-        first = min(flows, key=_rank)
         yield next(iter(first.queue.values()))
-        for flow in sorted(flows, key=_rank):
+        for flow in sorted((flow for flow in self._flows.values() if flow.queue), key=_rank):
             for depth, request in enumerate(flow.queue.values()):
                 if depth >= _LOOK_AHEAD:
                     break
@@ -146,8 +176,8 @@ class Band:
         if not request.paid:
             self._flows[request.caller].held_back = True
 
-    def serve(self, request: Request, now: float) -> None:
-        """*request* goes to an engine, and its flow pays."""
+    def serve(self, request: Request, now: float, turns: int) -> None:
+        """*request* goes to an engine, and its flow pays. *turns*: of the model so far, this one included."""
         self.waiting -= 1
         self.served_at = now
         if request.paid:
@@ -159,10 +189,35 @@ class Band:
         del flow.queue[request.id]
         if flow.held_back:
             self._join(flow)
+        elif request.place:
+            flow.learn(request, turns - request.turns)
         request.paid = True
         request.charge = flow.expect(request)
         self._now = max(self._now, flow.start)
         self._charge(flow, request.charge)
+
+    def pass_through(self, request: Request, weight: float, now: float) -> None:
+        """It comes while nobody waits, and is served at once: what ``add`` and ``serve`` would leave behind."""
+        flow = self._flows.get(request.caller)
+        if flow is None:
+            flow = self.flow(request.caller, weight)
+        flow.weight = weight
+        flow.held_back = False
+        flow.unsettled += 1
+        self._unsettled += 1
+        self._joined += 1
+        flow.order = self._joined
+        self.served_at = now
+        request.paid = True
+        request.charge = charge = max(1.0, request.tokens * flow.used)
+        start = flow.start
+        if start > self._now:
+            self._now = start
+        else:
+            start = self._now
+        flow.start = start = start + charge / weight
+        if start > self._furthest:  # noqa: PLR1730 - a call less for each request
+            self._furthest = start
 
     def settle(self, request: Request, tokens: int | None) -> float:
         """One that has paid is over. What it cost more than was charged.
@@ -176,9 +231,12 @@ class Band:
         more = 0.0
         if tokens is not None:
             more = tokens - request.charge
-            self._charge(flow, more)
+            flow.start = start = flow.start + more / flow.weight
+            if start > self._furthest:  # noqa: PLR1730 - a call less for each request
+                self._furthest = start
             if request.tokens > 0:
-                flow.used += _FOLLOW * (min(4.0, tokens / request.tokens) - flow.used)
+                used = tokens / request.tokens if tokens < 4 * request.tokens else 4.0
+                flow.used += _FOLLOW * (used - flow.used)
         self._forget()
         return more
 
@@ -195,13 +253,22 @@ class Band:
             ahead += 1
         for flow in self._flows.values():
             if flow is not mine and flow.queue:
-                theirs = flow.start
+                theirs, weight, first_of_equals = flow.start, flow.weight, flow.order < mine.order
                 for other in flow.queue.values():
-                    if (theirs, flow.order) >= (tag, mine.order):
+                    if theirs > tag or (theirs == tag and not first_of_equals):
                         break
-                    theirs += other.charge / flow.weight
+                    theirs += other.charge / weight
                     ahead += 1
         return ahead
+
+    def stretch(self, caller: str) -> float:
+        """How many turns it takes for each that the places of *caller*'s requests foresee.
+
+        More than one if others come later and go first, as those with less waiting do. How many will come can only
+        be learned from those who came.
+        """
+        flow = self._flows.get(caller)
+        return 1.0 if flow is None else flow.came / flow.foreseen
 
     def own_ahead(self, request: Request) -> tuple[int, float]:
         """Requests of the same caller that wait before *request*, and the tokens that they will probably use."""
@@ -237,8 +304,8 @@ class Band:
 
     def _forget(self) -> None:
         """When nobody waits or runs, no caller owes another anything (the end of a busy period in the paper)."""
-        if not self.waiting and not self._unsettled:
-            self._now = max(self._now, self._furthest)
+        if not self.waiting and not self._unsettled and self._furthest > self._now:
+            self._now = self._furthest
         if len(self._flows) > 2 * _FLOWS_KEPT:
             idle = [c for c, f in self._flows.items() if not f.queue and not f.unsettled and f.start <= self._now]
             for caller in idle[:_FLOWS_KEPT]:

@@ -8,22 +8,29 @@ from terazi.policy.dispatch_messages import Command, WantModel
 from terazi.policy.fairness import Request
 from terazi.policy.pace import Pace
 from terazi.policy.routing import Replica, choose
-from terazi.policy.survey import LineView
+from terazi.policy.survey import LineView, Room
 
 
 class Line:
-    """Everything about one model. ``closed`` is why it can't be had, if so, and ``again_at`` until when."""
+    """Everything about one model. ``closed`` is why it can't be had, if so, and ``again_at`` until when.
+
+    ``refit`` is to be called whenever ``replicas`` or one of them has changed.
+    """
 
     def __init__(self, model: str, limits: Limits) -> None:
         self.model = model
         self.queue = Queue(limits.aging_s)
         self.replicas: dict[str, Replica] = {}
+        #: Whether an engine takes requests for it.
+        self.open = False
+        self.room = Room()
         self.pace = Pace()
         self.closed: str | None = None
         self.again_at: float | None = None
         #: When a caller's tokens per minute allow one of those who wait to run, if that is what they wait for.
         self.rate_wake: float | None = None
         self._limits = limits
+        self._able: list[Replica] = []  # those that are open
         self._blocked: Request | None = None  # has had its turn, but doesn't fit yet
         self._blocked_at = 0.0
         self._reserved: Replica | None = None
@@ -31,13 +38,40 @@ class Line:
 
     # --- whose turn it is
 
+    def idle(self) -> bool:
+        """Nobody waits, and nobody is to be told anything about those who did: there is nothing to look after."""
+        return not self.queue.waiting and self.rate_wake is None and self._told is None
+
+    def straight_to(self, request: Request, account: Account, now: float) -> Replica | None:
+        """The replica that has just been given a new *request*, because nothing has to be decided.
+
+        That is so when the line is idle, its caller has nothing waiting either and is at no limit of its own. The
+        queue is left as if *request* had been added and had had its turn; None, and nothing has changed, if it has
+        to go that way.
+        """
+        if account.queued or account.tokens_per_minute or not self.idle():
+            return None
+        if account.max_concurrent is not None and account.running >= account.max_concurrent:
+            return None
+        if len(self._able) == 1:
+            replica = self._able[0]
+            if not replica.fits(request):
+                return None
+        else:
+            found = choose(request, self._able, self._limits.imbalance)
+            if found is None:
+                return None
+            replica = found
+        self.queue.pass_through(request, account.weight, now)
+        return replica
+
     def turn(self, accounts: Mapping[str, Account], now: float) -> tuple[Request, Replica] | None:
         """The next request, and where it goes; None if nobody fits anywhere now."""
         self.rate_wake = None
         waiting = self.queue.waiting
         if not waiting:
             return None
-        free = [r for r in self.replicas.values() if r.open and r.running < r.slots]
+        free = [r for r in self._able if r.running < r.slots]
         if not free:
             return None
         if (blocked := self._overdue(accounts, now)) is not None:
@@ -74,7 +108,7 @@ class Line:
         if not accounts[blocked.caller].may_run(blocked, now):
             return None
         if self._reserved is None or not self._reserved.open or not self._reserved.could_hold(blocked):
-            able = [r for r in self.replicas.values() if r.open and r.could_hold(blocked)]
+            able = [r for r in self._able if r.could_hold(blocked)]
             self._reserved = min(able, key=lambda r: (r.held, r.running, r.order), default=None)
         return blocked
 
@@ -86,16 +120,14 @@ class Line:
 
     # --- room
 
-    @property
-    def open(self) -> bool:
-        """Whether an engine takes requests for it."""
-        return any(replica.open for replica in self.replicas.values())
-
-    def largest(self) -> int | None:
-        """KV tokens of the largest request that a replica could hold; None if that isn't known."""
+    def refit(self) -> None:
+        """The replicas are others now."""
+        self._able = [replica for replica in self.replicas.values() if replica.open]
+        self.open = bool(self._able)
         bounds = [replica.largest for replica in self.replicas.values()]
         known = [bound for bound in bounds if bound is not None]
-        return max(known) if known and len(known) == len(bounds) else None
+        largest = max(known) if known and len(known) == len(bounds) else None
+        self.room = Room(largest=largest, choice=len(bounds) > 1)
 
     def wanted(self, now: float) -> list[Command]:
         """``WantModel``, if there is something new about those who wait for an engine that isn't there."""
@@ -120,7 +152,7 @@ class Line:
         waiting = self.queue.waiting
         if not waiting:
             return 0
-        able = [replica for replica in self.replicas.values() if replica.open]
+        able = self._able
         if not able:
             return len(waiting)
         if len(able) == len(self.replicas):
@@ -132,7 +164,7 @@ class Line:
     def expected_wait_s(self, request: Request, account: Account, now: float) -> float | None:
         """Seconds until an engine takes *request*, from what was measured; None if not enough was."""
         running = sum(replica.running for replica in self.replicas.values())
-        ahead, opens_s = self.queue.before(request), 0.0
+        ahead, opens_s, band = self.queue.before(request), 0.0, self.queue.band_of(request)
         if not self.open:
             opens = self.pace.opens_in_s(now)
             if opens is None:
@@ -144,8 +176,8 @@ class Line:
             between = self.pace.between_s(running)
             if between is None:
                 return None
-            waits.append(opens_s + (ahead + 1) * between)
-        own, tokens = self.queue.band_of(request).own_ahead(request)
+            waits.append(opens_s + (ahead + 1) * between * band.stretch(request.caller))
+        own, tokens = band.own_ahead(request)
         if not request.paid:
             waits.append(account.rate_wait_s(request.charge, now, behind=tokens))
         if account.max_concurrent and account.running + own >= account.max_concurrent:
@@ -157,7 +189,7 @@ class Line:
 
     def place_free_s(self, request: Request, account: Account, now: float, *, own: bool) -> float | None:
         """Seconds until a place in the queue becomes free: anybody's, or one of the same caller's (*own*)."""
-        running = sum(replica.running for replica in self.replicas.values() if replica.open)
+        running = sum(replica.running for replica in self._able)
         between = self.pace.between_s(running)
         if between is None:
             return None

@@ -1,14 +1,16 @@
 """How fast each model's requests go through, as measured, and what that says to those who wait.
 
 A model that answers ``c`` requests at once, each in ``s`` seconds on average, frees a slot every ``s / c`` seconds
-(Little's law), so the one at place ``k`` waits about ``k s / c``. What hasn't been measured is unknown.
+(Little's law), so the one at place ``k`` waits about ``k s / c`` if nobody passes it (see ``Band.stretch``). What
+hasn't been measured is unknown.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
-#: The weight of the newest measurement.
-_NEWEST: Final = 0.2
+#: The weight of the newest measurement. Answers differ more among each other than loads do, and are more.
+_NEWEST_SERVICE: Final = 0.1
+_NEWEST_OPENING: Final = 0.2
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,12 +29,14 @@ class Pace:
 
     def served(self, took_s: float) -> None:
         """A request has left its engine after *took_s*."""
-        self.service_s = _mean(self.service_s, took_s)
+        old = self.service_s
+        self.service_s = took_s if old is None else old + _NEWEST_SERVICE * (took_s - old)
 
     def opened(self, now: float) -> None:
         """An engine takes requests."""
         if self.wanted_at is not None:
-            self.opening_s = _mean(self.opening_s, now - self.wanted_at)
+            old, took_s = self.opening_s, now - self.wanted_at
+            self.opening_s = took_s if old is None else old + _NEWEST_OPENING * (took_s - old)
             self.wanted_at = None
 
     def between_s(self, at_once: int) -> float | None:
@@ -45,7 +49,3 @@ class Pace:
             return None
         left = self.wanted_at + self.opening_s - now
         return left if left > 0 else None
-
-
-def _mean(old: float | None, new: float) -> float:
-    return new if old is None else old + _NEWEST * (new - old)

@@ -33,43 +33,44 @@ class Replica:
     shared: bool = False
     running: int = 0
     held: int = 0
+    #: KV tokens that one request may hold when there is no other; None if that isn't known.
+    largest: int | None = None
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
 
     def change(self, news: ReplicaChanged) -> None:
         """Take over what *news* says; a closed one may come back with an empty cache."""
         self.open, self.slots, self.tokens = news.open, news.slots, news.tokens
         self.tokens_each, self.shared = news.tokens_each, news.shared
-        if not news.open:
-            self.blocks.clear()
-
-    @property
-    def largest(self) -> int | None:
-        """KV tokens that one request may hold when there is no other; None if that isn't known."""
         bounds = [self.tokens_each] if self.tokens_each is not None else []
         if self.tokens is not None:
             bounds.append(self.tokens if self.shared else self.tokens // max(1, self.slots))
-        return min(bounds, default=None)
+        self.largest = min(bounds, default=None)
+        if not news.open:
+            self.blocks.clear()
 
     def could_hold(self, request: Request) -> bool:
         """Whether it would fit into the empty replica."""
-        largest = self.largest
-        return largest is None or request.tokens <= largest
+        return self.largest is None or request.tokens <= self.largest
 
     def fits(self, request: Request) -> bool:
         """Whether there is room for it now."""
-        if not self.open or self.running >= self.slots or not self.could_hold(request):
+        if not self.open or self.running >= self.slots:
+            return False
+        if self.largest is not None and request.tokens > self.largest:
             return False
         return not self.shared or self.tokens is None or self.held + request.tokens <= self.tokens
 
-    def take(self, request: Request) -> None:
+    def take(self, request: Request, now: float) -> None:
         """It is sent here."""
         self.running += 1
         self.held += request.tokens
+        request.seat, request.seated_at = self, now
 
     def release(self, request: Request) -> None:
         """It has left."""
         self.running -= 1
         self.held -= request.tokens
+        request.seat = None
 
     def matched(self, prefix: tuple[int, ...]) -> int:
         """How many leading blocks of *prefix* it has seen."""

@@ -4,6 +4,19 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """What a request for one model may find.
+
+    Args:
+        largest: KV tokens that one request may hold; None if that isn't known.
+        choice: there are more replicas than one.
+    """
+
+    largest: int | None = None
+    choice: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaView:
     """One engine: requests in it, and KV tokens promised to them, of all that it has (None if that isn't known)."""
 

@@ -14,7 +14,7 @@ import aiohttp
 
 from terazi.errors import EngineError
 from terazi.gateway.backend import READY, HeldMemory, ModelCard
-from terazi.gateway.in_flight import InFlight
+from terazi.gateway.in_flight import InFlight, Stay
 from terazi.policy.dispatch_messages import ReplicaChanged
 from terazi.policy.progress import Liveness, Patience
 from terazi.supervisor.health import EngineClient
@@ -105,7 +105,7 @@ class AttachedModel:
         if not self.answers:
             raise EngineError(f"{self.base_url} does not answer", hint="start that server; it is looked for on")
 
-    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
+    def tracking(self, request: str = "") -> Stay:
         """Count a request while it is there."""
         return self._flight.tracking(request)
 

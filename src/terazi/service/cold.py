@@ -1,10 +1,8 @@
 """The backend of a slot without an engine: it can be listed and named, and answers nothing."""
 
-import contextlib
-
 from terazi.errors import EngineError
 from terazi.gateway.backend import HeldMemory, ModelCard
-from terazi.gateway.in_flight import InFlight
+from terazi.gateway.in_flight import InFlight, Stay
 
 
 class Cold:
@@ -30,6 +28,6 @@ class Cold:
             f"{self.card.id} is not in memory", hint=f"ask it something, or: terazi load {self.card.id}"
         )
 
-    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
+    def tracking(self, request: str = "") -> Stay:
         """Nothing to count."""
         return InFlight().tracking(request)

@@ -1,7 +1,6 @@
 """A deployment: one planned engine process of a model, as the gateway and the control API see it."""
 
 import asyncio
-import contextlib
 import dataclasses
 import secrets
 import time
@@ -15,7 +14,7 @@ from terazi.engines.llama_cpp.endpoints import MAX_BODY
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.gateway.backend import HeldMemory, ModelCard
-from terazi.gateway.in_flight import InFlight
+from terazi.gateway.in_flight import InFlight, Stay
 from terazi.memory.bill import HOST
 from terazi.placement.plan import Plan
 from terazi.policy.lifecycle import Limits, State
@@ -140,7 +139,7 @@ class Deployment:
         """Requests that the engine is working on."""
         return self._flight.count
 
-    def tracking(self, request: str = "") -> contextlib.AbstractContextManager[InFlight]:
+    def tracking(self, request: str = "") -> Stay:
         """Count a request while it is with the engine."""
         return self._flight.tracking(request)
 

@@ -26,12 +26,30 @@ LOG_NAME: Final = "requests.jsonl"
 
 
 class _QuietHandler(RotatingFileHandler):
-    """A disk that is full costs lines, and says so once."""
+    """Writes the lines of one turn of the loop together. A disk that is full costs lines, and says so once."""
 
     def __init__(self, path: Path, say: Callable[[str], None]) -> None:
         super().__init__(path, maxBytes=LOG_BYTES, backupCount=LOG_FILES, delay=True, encoding="utf-8")
         self._say = say
         self._said = False
+        self._lines: list[str] = []
+        self._loop = asyncio.get_running_loop()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called on the event loop."""
+        if not self._lines:
+            self._loop.call_soon(self._write)
+        self._lines.append(record.getMessage())
+
+    def _write(self) -> None:
+        lines, self._lines = self._lines, []
+        if lines:
+            super().emit(logging.makeLogRecord({"msg": "\n".join(lines)}))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._write()
+        super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802 - logging's own
         """Called by ``emit`` for whatever stands against a line."""

@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from typing import Final
 
 from terazi.gateway.account import Entry
@@ -18,6 +20,13 @@ WRITE_EVERY_S: Final = 20.0
 #: Different keys and models that are counted between two writes; on an open service clients name themselves.
 _MOST_ROWS: Final = 2000
 OTHERS: Final = "others"
+_DAY_S: Final = 86400
+
+
+@lru_cache(maxsize=2)
+def _iso(day: int) -> str:
+    """The date so many days after 1970 began, UTC."""
+    return (date(1970, 1, 1) + timedelta(days=day)).isoformat()
 
 
 class Tally:
@@ -28,7 +37,7 @@ class Tally:
         today: the date now.
     """
 
-    def __init__(self, store: Store, today: Callable[[], str] = lambda: _today().isoformat()) -> None:
+    def __init__(self, store: Store, today: Callable[[], str] = lambda: _iso(int(time.time() // _DAY_S))) -> None:
         self._store = store
         self._today = today
         self._open: dict[tuple[str, str, str], Used] = {}
@@ -40,15 +49,17 @@ class Tally:
         if place not in self._open and len(self._open) >= _MOST_ROWS:
             place = (day, OTHERS, model)
         so_far = self._open.get(place) or Used(*place)
-        usage = entry.usage
+        usage, seconds = entry.usage, so_far.seconds
+        for attempt in entry.outcome.attempts:
+            seconds += attempt.ended - attempt.began
         self._open[place] = Used(
             *place,
-            requests=so_far.requests + 1,
-            failed=so_far.failed + (entry.outcome.status >= 400),
-            prompt_tokens=so_far.prompt_tokens + (usage.prompt_tokens or 0),
-            cached_tokens=so_far.cached_tokens + (usage.cached_tokens or 0),
-            output_tokens=so_far.output_tokens + (usage.output_tokens or 0),
-            seconds=so_far.seconds + sum(attempt.ended - attempt.began for attempt in entry.outcome.attempts),
+            so_far.requests + 1,
+            so_far.failed + (entry.outcome.status >= 400),
+            so_far.prompt_tokens + (usage.prompt_tokens or 0),
+            so_far.cached_tokens + (usage.cached_tokens or 0),
+            so_far.output_tokens + (usage.output_tokens or 0),
+            seconds,
         )
 
     async def write(self) -> None:

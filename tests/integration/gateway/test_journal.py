@@ -4,6 +4,7 @@ import asyncio
 import json
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,26 @@ async def test_a_full_disk_costs_what_is_written_then_and_is_said_once(
         await journal.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
+
+
+async def test_names_that_need_escaping_come_back_as_they_were(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, prompts=True)
+    journal.open()
+    caller = Caller(name='a "b" \\ \n é \ud83d')
+    journal.accept(replace(call_of("odd"), caller=caller, model="m/é", body=b'{"p": "\xff \n"}'))
+    journal.accept(call_of("over")).close('fault "x"\n')
+    await asyncio.sleep(0.35)
+    (file,) = files(tmp_path)
+    (said,) = unfinished_in(file.read_bytes())
+    assert (said["id"], said["key"], said["model"], said["path"]) == (
+        "odd",
+        caller.name,
+        "m/é",
+        "/v1/chat/completions",
+    )
+    assert said["body"] == '{"p": "\ufffd \n"}'
+    assert json.loads(file.read_bytes().splitlines()[-1])["state"] == 'fault "x"\n'
+    await journal.close()
 
 
 def test_a_long_answer_is_folded_and_can_still_be_read() -> None:

@@ -25,7 +25,6 @@ class Heard:
     def __init__(self) -> None:
         self.said: list[object] = []
         self.body = b""
-        self.chunks = 0
         self.over = asyncio.Event()
 
     def head(self, status: int, content_type: str, stream: bool) -> None:
@@ -34,12 +33,6 @@ class Heard:
     def data(self, data: bytes) -> None:
         assert data
         self.body += data
-
-    def chunk(self, raw: bytes, start: int) -> None:
-        assert raw[:start] == b"%x\r\n" % (len(raw) - start - 2)
-        assert raw[-2:] == b"\r\n"
-        self.chunks += 1
-        self.data(raw[start:-2])
 
     def done(self) -> None:
         self.said.append("done")

@@ -1,13 +1,14 @@
 """The relay, fed by hand: what goes out, what is kept back, and how an attempt comes out."""
 
-import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from terazi.gateway import relay as module
 from terazi.gateway.call import Call, Flow, Head
+from terazi.gateway.in_flight import InFlight
 from terazi.gateway.journal import Journal
 from terazi.gateway.relay import Ending, Relay, Result
 from terazi.gateway.wire.errors import Api, Fault
@@ -23,6 +24,8 @@ class Client:
         self.head: Head | None = None
         self.flow: Flow | None = None
         self.body = b""
+        self.bypasses: list[bytes] = []
+        self.bypassed_bytes = 0
         self.ended = False
         self.fault: Fault | None = None
 
@@ -37,10 +40,13 @@ class Client:
         assert not self.ended
         self.body += data
 
-    def write_chunk(self, raw: bytes, data: bytes) -> None:
+    def bypass(self) -> Callable[[bytes], None] | None:
         """As ``Sink`` has it."""
-        assert raw == b"%x\r\n%b\r\n" % (len(data), data)
-        self.write(data)
+        return self.bypasses.append if self.head is not None else None
+
+    def bypassed(self, size: int) -> None:
+        """As ``Sink`` has it."""
+        self.bypassed_bytes += size
 
     def end(self) -> None:
         """As ``Sink`` has it."""
@@ -58,6 +64,18 @@ class Line:
 
     def __init__(self) -> None:
         self.aborted = self.paused = False
+        self.ways: tuple[Callable[[bytes], None], Callable[[bytes], None]] | None = None
+
+    def bypass(self, to: Callable[[bytes], None], keep: Callable[[bytes], None], most_bytes: int) -> None:
+        """As ``Exchange`` has it."""
+        assert most_bytes > 1000
+        self.ways = to, keep
+
+    def comes(self, event: bytes) -> None:
+        """A chunk past the relay."""
+        assert self.ways is not None
+        for way in self.ways:
+            way(b"%x\r\n%b\r\n" % (len(event), event))
 
     def pause(self) -> None:
         """As ``Flow`` has it."""
@@ -78,14 +96,17 @@ class Attempt:
     def __init__(self, path: str = CHAT, *, stream: bool = True, **armed: Any) -> None:
         call = Call(id="r", api=Api.OPENAI, path=path, body=b"{}", model="m", stream=stream, arrived=0)
         self.client, self.line = Client(), Line()
-        self.relay = Relay(call, self.client, Journal().accept(call), headers=lambda: {"x-request-id": "r"})
-        self.future = self.relay.arm(**armed)
+        self.entry = Journal().accept(call)
+        self.relay = Relay(call, self.client, self.entry, headers=lambda: {"x-request-id": "r"})
+        self.results: list[Result] = []
+        self.relay.arm(self.results.append, **armed)
         self.relay.attach(self.line)
         self.relay.head(200, "text/event-stream" if stream else "application/json", stream)
 
     def result(self) -> Result:
         """How it came out."""
-        return self.future.result()
+        [result] = self.results[-1:]
+        return result
 
 
 def event(delta: dict[str, Any], finish: str | None = None) -> bytes:
@@ -186,7 +207,7 @@ async def test_held_calls_of_a_dead_engine_are_forgotten() -> None:
     attempt.relay.data(text("a") + event(CALL))
     attempt.relay.lost("reset", begun=True)
     assert attempt.result().ending is Ending.BROKE
-    attempt.relay.arm(hold=Hold.CALLS)
+    attempt.relay.arm(attempt.results.append, hold=Hold.CALLS)
     attempt.relay.attach(attempt.line)
     attempt.relay.head(200, "text/event-stream", True)
     attempt.relay.data(text("b") + event({}, "stop") + DONE)
@@ -258,13 +279,13 @@ async def test_a_refusal_to_continue_is_no_answer() -> None:
     attempt = Attempt()
     attempt.relay.data(text("a"))
     attempt.relay.lost("reset", begun=True)
-    future = attempt.relay.arm()
+    attempt.relay.arm(attempt.results.append)
     attempt.relay.attach(attempt.line)
     attempt.relay.head(400, "application/json", False)
     attempt.relay.data(b'{"error": "no such flag"}')
     attempt.relay.done()
-    assert future.result().ending is Ending.REFUSED
-    assert "no such flag" in future.result().reason
+    assert attempt.result().ending is Ending.REFUSED
+    assert "no such flag" in attempt.result().reason
     assert attempt.client.body == text("a")
 
 
@@ -273,7 +294,7 @@ async def test_a_slow_client_pauses_the_next_engine_too() -> None:
     attempt.relay.pause()
     assert attempt.line.paused
     attempt.relay.lost("reset", begun=True)
-    attempt.relay.arm()
+    attempt.relay.arm(attempt.results.append)
     other = Line()
     attempt.relay.attach(other)
     assert other.paused
@@ -291,21 +312,57 @@ async def test_timings_say_the_tokens_where_usage_was_not_asked_for() -> None:
 
 async def test_a_silent_stream_is_heard_of() -> None:
     attempt = Attempt()
-    attempt.relay.beat(0.05)
-    async with asyncio.timeout(5):
-        while attempt.client.body.count(b": waiting") < 2:  # noqa: ASYNC110 - a clock makes it true
-            await asyncio.sleep(0.01)
-    attempt.relay.close()
+    for beats in range(4):
+        assert attempt.client.body.count(b": waiting") == max(0, beats - 1)  # the first only says: silent until now
+        attempt.relay.beat()
+    attempt.relay.data(text("a"))
+    said = attempt.client.body
+    attempt.relay.beat()
+    assert attempt.client.body == said
+    attempt.line.comes(text("b"))
+    attempt.relay.beat()
+    assert attempt.client.body == said, "what goes past it is no silence"
 
 
 async def test_a_client_that_reads_nothing_gets_no_signs_of_life_on_top() -> None:
     attempt = Attempt()
-    attempt.relay.beat(0.01)
     attempt.relay.pause()
-    await asyncio.sleep(0.1)
+    for _ in range(5):
+        attempt.relay.beat()
     assert attempt.client.body == b""
     attempt.relay.go_on()
-    async with asyncio.timeout(5):
-        while b": waiting" not in attempt.client.body:  # noqa: ASYNC110 - a clock makes it true
-            await asyncio.sleep(0.01)
-    attempt.relay.close()
+    attempt.relay.beat()
+    assert b": waiting" in attempt.client.body
+
+
+async def test_what_goes_past_it_is_known_as_if_it_had_not() -> None:
+    attempt = Attempt()
+    attempt.relay.flight = flight = InFlight()
+    attempt.relay.data(text("a"))
+    for value in "bcd":
+        attempt.line.comes(text(value))
+    before = flight.bytes_seen  # asking is what makes it be told
+    assert before == sum(len(text(value)) for value in "abcd")
+    attempt.line.comes(text("e"))
+    attempt.relay.data(text("f") + event({}, "stop") + DONE)
+    attempt.relay.done()
+    assert attempt.client.bypassed_bytes == sum(len(text(value)) for value in "bcde")
+    assert attempt.client.body == text("a") + text("f") + event({}, "stop") + DONE
+    script = attempt.entry.script()
+    assert script.content == "abcdef"
+    assert flight.bytes_seen - before == sum(map(len, (text("e"), text("f"), event({}, "stop"), DONE)))
+
+
+async def test_an_engine_that_breaks_takes_nothing_along_that_went_past() -> None:
+    attempt = Attempt()
+    attempt.relay.data(text("a"))
+    attempt.line.comes(text("b"))
+    attempt.relay.lost("reset", begun=True)
+    assert attempt.entry.script().content == "ab"
+
+
+@pytest.mark.parametrize("hold", [Hold.CALLS, Hold.ALL])
+async def test_nothing_goes_past_that_has_to_be_looked_at(hold: Hold) -> None:
+    attempt = Attempt(hold=hold)
+    attempt.relay.data(text("a"))
+    assert attempt.line.ways is None

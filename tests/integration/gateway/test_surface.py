@@ -301,6 +301,8 @@ async def test_metrics_count_what_happened() -> None:
             text = await reply.text()
     assert f'terazi_http_requests_total{{api="openai",model="{CARD.id}",status="200"}} 1.0' in text
     assert 'terazi_http_requests_total{api="ollama",model="none",status="404"} 2.0' in text
+    of_key = 'key="local"'
+    assert f'terazi_requests_total{{api="openai",{of_key},model="{CARD.id}",status="200"}} 1.0' in text
     assert "made-up" not in text
     assert f'terazi_stream_bytes_total{{model="{CARD.id}"}} {float(sent)}' in text
     assert f'terazi_time_to_first_byte_seconds_count{{api="openai",model="{CARD.id}"}} 1.0' in text

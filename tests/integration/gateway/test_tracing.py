@@ -53,7 +53,7 @@ OUTCOME = Outcome(
 def test_one_request_is_a_span_with_its_wait_and_its_attempts() -> None:
     memory = InMemorySpanExporter()
     tracing = start_tracing("1.2.3", processor=SimpleSpanProcessor(memory))
-    Bookkeeper([tracing]).closed(CALL, OUTCOME)
+    Bookkeeper([tracing], wait_s=0).closed(CALL, OUTCOME)
     tracing.close()
     spans = {span.name: span for span in memory.get_finished_spans()}
     assert set(spans) == {"chat m", "queue", "attempt m#1", "attempt m#2"}
@@ -170,7 +170,7 @@ def test_spans_go_to_the_endpoint_that_is_set(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         monkeypatch.setenv("OTEL_SERVICE_NAME", "my scales")
         tracing = start_tracing("1.2.3")
-        Bookkeeper([tracing]).closed(CALL, OUTCOME)
+        Bookkeeper([tracing], wait_s=0).closed(CALL, OUTCOME)
         tracing.close()
     (sent,) = ExportTraceServiceRequest.FromString(taken[0]).resource_spans
     names = {span.name for scope in sent.scope_spans for span in scope.spans}

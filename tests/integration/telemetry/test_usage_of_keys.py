@@ -41,7 +41,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def note(tally: Tally, key: str = "anna", *, status: int = 200, n: int = 1) -> None:
     for _ in range(n):
-        Bookkeeper([tally]).closed(replace(CALL, caller=Caller(name=key)), replace(DONE, status=status))
+        Bookkeeper([tally], wait_s=0).closed(replace(CALL, caller=Caller(name=key)), replace(DONE, status=status))
 
 
 async def test_requests_add_up_over_writes_and_runs() -> None:

@@ -23,24 +23,27 @@ class Asker:
         self.link = link
         self.parts: list[bytes] = []
         self.as_they_came = 0
+        self.kept: list[bytes] = []
+        self.most_bytes = 1 << 20
         self.ends: list[str] = []
 
     def began(self, status: int, content_type: str) -> None:
         """As ``Listener`` has it."""
         assert (status, content_type) == (200, "text/event-stream")
-        self.link.on_chunk = self.chunk
 
-    def chunk(self, raw: bytes, start: int) -> None:
-        """One whole chunk: what goes to a client must be good HTTP."""
-        data = raw[start:-2]
-        assert int(raw[: start - 2], 16) == len(data)
-        assert raw[start - 2 : start] == raw[-2:] == b"\r\n"
+    def passed(self, raw: bytes) -> None:
+        """One whole chunk: what goes to a client must be good HTTP, and the end of an event."""
+        head, _, data = raw.partition(b"\r\n")
+        assert int(head, 16) == len(data) - 2
+        assert data.endswith(b"\n\n\r\n")
+        assert b'"error"' not in data
         self.as_they_came += 1
-        self.parts.append(data)
+        self.parts.append(data[:-2])
 
     def came(self, data: bytes) -> None:
         """As ``Listener`` has it."""
         self.parts.append(data)
+        self.link.bypass(self.passed, self.kept.append, self.most_bytes)
 
     def completed(self, *, reusable: bool) -> None:
         """As ``Listener`` has it."""
@@ -71,9 +74,35 @@ def test_all_of_an_answer_comes_out_once(chunks: list[tuple[bytes, bytes]], cuts
     assert asker.ends == ["reusable"]
 
 
-@given(st.lists(DATA, min_size=2, max_size=12))
-def test_a_chunk_in_a_read_needs_no_parser(events: list[bytes]) -> None:
-    asker = answer([HEAD, *(b"%x\r\n%b\r\n" % (len(data), data) for data in events), b"0\r\n\r\n"])
+EVENTS = st.sampled_from(
+    [b"data: {%b}\n\n" % (b"x" * size) for size in (2, 30, 31, 200, 300, 5000)]
+    + [b'data: {"error": 1}\n\n', b": ping, of a length that has been seen\n\n", b"data: half of an event, long"]
+)
+
+
+@given(st.lists(EVENTS, min_size=2, max_size=20))
+def test_events_that_come_alone_go_past_the_parser(events: list[bytes]) -> None:
+    def chunk(data: bytes) -> bytes:
+        return b"%x\r\n%b\r\n" % (len(data), data)
+
+    plain = [b"data: " + b"y" * n + b"\n\n" for n in range(10, 600)]
+    answer([HEAD, *map(chunk, plain)])  # so that their sizes are known
+    asker = answer([HEAD, *map(chunk, events), b"0\r\n\r\n"])
     assert asker.parts == events
-    assert asker.as_they_came == len(events) - 1  # the first one tells that the parser stands between two chunks
     assert asker.ends == ["reusable"]
+    again = answer([HEAD, *map(chunk, plain[:20]), b"0\r\n\r\n"])
+    assert again.parts == plain[:20]
+    assert again.as_they_came == 19  # the first one tells that the parser stands between two chunks
+
+
+def test_a_bypass_ends_with_its_bytes_and_may_begin_again() -> None:
+    link = Link()
+    asker = link.listener = Asker(link)
+    asker.most_bytes = 100
+    event = b"data: 0123456789012345\n\n"
+    chunk = b"%x\r\n%b\r\n" % (len(event), event)
+    for read in (HEAD, *[chunk] * 14):
+        link.data_received(read)
+    assert asker.parts == [event] * 14
+    # one read to begin, three in 100 bytes, one to begin again
+    assert asker.as_they_came == 10

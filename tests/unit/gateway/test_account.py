@@ -48,7 +48,7 @@ def entry_of(call: Call, outcome: Outcome) -> Entry:
         def noted(self, entry: Entry) -> None:
             seen.append(entry)
 
-    Bookkeeper([Reader()]).closed(call, outcome)
+    Bookkeeper([Reader()], wait_s=0).closed(call, outcome)
     return seen[0]
 
 
@@ -75,9 +75,9 @@ def test_an_entry_says_what_it_took() -> None:
 
 def test_each_request_is_counted_once() -> None:
     metrics = Metrics(StubDirectory([]))
-    Bookkeeper([metrics]).closed(CALL, DONE)
-    Bookkeeper([metrics]).closed(CALL, Outcome(status=429, why=Why.RATE, ended=100.0))
-    Bookkeeper([metrics]).closed(CALL, replace(DONE, status=CLIENT_GONE))
+    Bookkeeper([metrics], wait_s=0).closed(CALL, DONE)
+    Bookkeeper([metrics], wait_s=0).closed(CALL, Outcome(status=429, why=Why.RATE, ended=100.0))
+    Bookkeeper([metrics], wait_s=0).closed(CALL, replace(DONE, status=CLIENT_GONE))
     model = CARD.id
     for status in ("200", "429", "499"):
         assert value(metrics, "terazi_requests_total", api="ollama", model=model, key="anna", status=status) == 1
@@ -94,7 +94,7 @@ def test_each_request_is_counted_once() -> None:
 
 def test_clients_cannot_invent_series() -> None:
     metrics = Metrics(StubDirectory([]))
-    book = Bookkeeper([metrics])
+    book = Bookkeeper([metrics], wait_s=0)
     for number in range(MOST_KEYS + 50):
         book.closed(replace(CALL, caller=Caller(name=f"local/{number}")), DONE)
     of_keys = [name for name in samples(metrics) if name.startswith("terazi_prompt_tokens_total")]
@@ -123,12 +123,13 @@ def test_every_family_can_be_shown() -> None:
 
 def test_a_request_is_one_line_without_what_it_said(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, NAME)
-    book = Bookkeeper([RequestLog(lambda: 1_796_000_000.1234)])
+    log = RequestLog(lambda: 1_796_000_000.1234, monotonic_s=lambda: 107.01)
+    book = Bookkeeper([log], wait_s=0)
     book.closed(CALL, DONE)
     book.closed(CALL, Outcome(status=503, code="engine_unavailable", why=Why.NO_ENGINE, ended=100.5))
     first, second = (json.loads(record.getMessage()) for record in caplog.records)
     assert first == {
-        "at": 1_796_000_000.123,
+        "at": 1_796_000_000.113,  # when it was over, not when that was noted
         "id": "r1",
         "api": "ollama",
         "path": "/v1/chat/completions",
@@ -147,8 +148,24 @@ def test_a_request_is_one_line_without_what_it_said(caplog: pytest.LogCaptureFix
         "resumed": ["continued"],
     }
     assert (second["status"], second["error"], second["queued_s"]) == (503, "engine_unavailable", 0.5)
+    assert not {"replica", "ttft_s", "prompt_tokens", "attempts", "resumed", "finish"} & second.keys()
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING"]
     assert SECRET not in caplog.text
+
+
+def test_whatever_names_there_are_a_line_is_json(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, NAME)
+    odd = 'a "name"\\\n\u2028é'
+    call = replace(CALL, model=odd, caller=Caller(name=odd), stream=False)
+    attempts = (Attempt(replica=odd, began=101.0, ended=102.0),)
+    for status, why in ((CLIENT_GONE, None), (429, Why.RATE)):
+        outcome = Outcome(status=status, why=why, code=odd if why is None else None, ended=102.0, attempts=attempts)
+        Bookkeeper([RequestLog(lambda: 0.0)], wait_s=0).closed(call, outcome)
+    gone, refused = (json.loads(record.getMessage()) for record in caplog.records)
+    assert [gone[name] for name in ("model", "key", "replica", "error")] == [odd] * 4
+    assert (gone["client_gone"], gone["stream"]) == (True, False)
+    assert refused["error"] == "rate"
+    assert "\n" not in caplog.records[0].getMessage()
 
 
 def test_a_reader_that_fails_costs_the_others_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,6 +174,6 @@ def test_a_reader_that_fails_costs_the_others_nothing(caplog: pytest.LogCaptureF
             raise ValueError(entry.call.id)
 
     metrics = Metrics(StubDirectory([]))
-    Bookkeeper([Broken(), metrics]).closed(CALL, DONE)
+    Bookkeeper([Broken(), metrics], wait_s=0).closed(CALL, DONE)
     assert value(metrics, "terazi_attempts_lost_total", model=CARD.id) == 1
     assert "an account of request r1 failed" in caplog.text

@@ -14,7 +14,7 @@ def test_a_request_is_counted_and_named_while_it_is_there_and_a_moment_after(
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     flight = InFlight()
     with flight.tracking("a") as tap, flight.tracking(), flight.tracking("b"):
-        tap.bytes_seen += 5
+        tap.saw(5)
         assert (flight.count, flight.recent()) == (3, ("a", "b"))
     assert (flight.count, flight.bytes_seen) == (0, 5)
     assert set(flight.recent()) == {"a", "b"}

@@ -157,6 +157,18 @@ def test_a_deadline_is_kept_while_waiting_and_after_a_lost_attempt() -> None:
     assert away(desk.arrive("r4", deadline=3.0)).why is Why.DEADLINE
 
 
+def test_a_deadline_that_was_waited_for_twice_passes_once() -> None:
+    desk = Desk()
+    desk.arrive("other", model="n", deadline=4.0)
+    desk.arrive("r1", deadline=5.0)
+    assert seated(desk.open()) == ["r1"]
+    desk.open(open_=False)
+    desk.lose("r1")
+    desk.now = 5.0
+    gone = [c.id for c in desk.dispatcher.step(Ticked(), 5.0) if isinstance(c, TurnAway)]
+    assert gone == ["other", "r1"]
+
+
 def test_nobody_waits_longer_than_anybody_may() -> None:
     desk = Desk(Limits(max_wait_s=60.0))
     assert WakeAt(at=60.0) in desk.arrive("r1")

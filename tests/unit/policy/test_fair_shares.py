@@ -218,3 +218,33 @@ def test_the_wait_that_is_told_is_about_the_wait_that_follows(slots: int) -> Non
     # a little too hopeful: who comes later and has less waiting goes first
     assert -0.1 * mean_wait < sum(errors) / len(errors) < 0.33 * mean_wait
     assert sum(abs(error) for error in errors) / len(errors) < 0.5 * mean_wait
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize("crowd", ["alike", "one at a time", "a hog"])
+def test_the_wait_that_is_told_learns_how_many_pass(slots: int, crowd: str) -> None:
+    """Who has less waiting goes first, whenever it comes: half of a wait, where everybody asks one at a time."""
+    told: dict[str, float] = {}
+    errors: list[float] = []
+    clients = {
+        "alike": [Client(name, 5, asks=mixed, uses=a_part) for name in "abcd"],
+        "one at a time": [Client(name, 1, asks=mixed, uses=a_part) for name in "abcdefghijkl"],
+        "a hog": [Client("hog", 30, asks=mixed, uses=a_part), Client("two", 2, asks=mixed, uses=a_part)],
+    }
+
+    class Curious(World):
+        def feed(self, event: Event) -> None:
+            super().feed(event)
+            if isinstance(event, RequestArrived) and self.dispatcher.foresee(event.id) and self.now > 50:
+                expected = self.dispatcher.expected_wait_s(event.id, self.now)
+                assert expected is not None
+                told[event.id] = self.now + expected
+            served = [id_ for id_ in told if not self.dispatcher.position(id_)]
+            errors.extend(self.now - told.pop(id_) for id_ in served)
+
+    world = Curious(*clients[crowd])
+    world.replica("m#1", slots=slots)
+    world.run(400)
+    waits = [wait for name in world.told for wait in world.told[name].waits]
+    assert len(errors) > 200
+    assert abs(sum(errors) / len(errors)) < 0.1 * sum(waits) / len(waits)

@@ -150,40 +150,41 @@ class Connection(asyncio.Protocol):
     # --- reading ----------------------------------------------------------------------------------------
 
     def _read_head(self) -> None:
-        house, buffer = self._house, self._buffer
-        if not self._scanned:
-            buffer = self._buffer = buffer.lstrip(b"\r\n")
-            if not buffer:
-                return
+        house, buffer, scanned = self._house, self._buffer, self._scanned
+        if not scanned:
+            buffer = buffer.lstrip(b"\r\n")
             if not buffer[:1].isalpha():
-                self._refuse_bad(BadHeadError(400, "this is no HTTP request"))
+                self._buffer = buffer
+                if buffer:
+                    self._refuse_bad(BadHeadError(400, "this is no HTTP request"))
                 return
-            self.deadline = min(self.deadline, house.now() + house.limits.head_s)
         try:
-            end = find_end(buffer, scanned=self._scanned, most_bytes=house.limits.head_bytes)
+            end = find_end(buffer, scanned=scanned, most_bytes=house.limits.head_bytes)
             if end is None:
-                self._scanned = len(buffer)
+                self._buffer, self._scanned = buffer, len(buffer)
+                if not scanned:
+                    self.deadline = min(self.deadline, house.now() + house.limits.head_s)
                 return
-            self._buffer, self._scanned = buffer[end:], 0
-            head = self._head = read_head(buffer[:end], most_headers=house.limits.headers)
+            head = read_head(buffer[:end], most_headers=house.limits.headers)
         except BadHeadError as problem:
             self._refuse_bad(problem)
             return
+        self._scanned, length = 0, head.length
         fault = house.refuses(head)
-        if fault is None and head.length is not None and head.length > house.max_body_bytes:
+        if fault is None and length is not None and length > house.max_body_bytes:
             fault = too_large(house.max_body_bytes)
         if fault is not None:
+            self._head = head
             self.refuse(fault)
             return
-        rest, self._buffer = self._buffer, b""
-        if head.length is not None and len(rest) >= head.length:  # it came in one piece with its head, as most do
-            if len(rest) > head.length:
-                self._buffer, rest = rest[head.length :], rest[: head.length]
-            self._complete(rest)
+        if length is not None and len(buffer) - end >= length:  # it came in one piece with its head, as most do
+            self._buffer = buffer[end + length :]
+            self._complete(head, buffer[end : end + length])
             return
-        self.state = State.BODY
+        rest, self._buffer = buffer[end:], b""
+        self.state, self._head = State.BODY, head
         self._pieces, self._size, self._raw_bytes = [], 0, 0
-        if head.length is None:
+        if length is None:
             self._chunks = ChunkedBody(head)
         self._body_began = house.now()
         self.deadline = self._body_began + house.limits.body_s
@@ -205,7 +206,7 @@ class Connection(asyncio.Protocol):
             self._pieces.append(data)
             self._size += len(data)
             if self._size == head.length:
-                self._complete(self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces))
+                self._complete(head, self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces))
         elif (body := self._chunks) is not None:
             self._raw_bytes += len(data)
             try:
@@ -221,7 +222,7 @@ class Connection(asyncio.Protocol):
             if body.complete:
                 # where the next request begins in what came is not known, so it is not answered
                 head.keep_alive = head.keep_alive and not body.excess
-                self._complete(b"".join(body.pieces))
+                self._complete(head, b"".join(body.pieces))
 
     def _forget_head(self) -> RequestHead | None:
         head, self._head = self._head, None
@@ -249,11 +250,10 @@ class Connection(asyncio.Protocol):
 
     # --- answering --------------------------------------------------------------------------------------
 
-    def _complete(self, body: bytes) -> None:
-        head = self._forget_head()
-        if head is None:
-            return
-        self._pieces = []
+    def _complete(self, head: RequestHead, body: bytes) -> None:
+        if self._head is not None:  # it was waited for
+            self._forget_head()
+            self._pieces = []
         self.state = State.BUSY
         self.deadline = _NEVER
         try:

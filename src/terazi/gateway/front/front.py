@@ -3,10 +3,12 @@
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from terazi.gateway.access import origin_allowed
+from terazi.gateway.account import CLIENT_GONE
 from terazi.gateway.call import Call, Flow
 from terazi.gateway.calling import make_call
 from terazi.gateway.desk import Desk, Tab
@@ -14,8 +16,9 @@ from terazi.gateway.front.connection import Connection, Pending
 from terazi.gateway.front.head import RequestHead
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.sink import HttpSink
-from terazi.gateway.metrics import CLIENT_GONE
-from terazi.gateway.wire.errors import Api, Fault, WireError, server_error, shutting_down
+from terazi.gateway.library import Preset
+from terazi.gateway.metrics import NO_MODEL
+from terazi.gateway.wire.errors import Api, Fault, WireError, bad_request, server_error
 from terazi.gateway.wire.modalities import check_modalities
 from terazi.gateway.wire.ollama_request import with_defaults
 from terazi.gateway.wire.openai import read_envelope
@@ -79,14 +82,15 @@ class Front:
 
     def refuses(self, head: RequestHead) -> Fault | None:
         """As ``House`` has it: on a hot path the gate stands before the body. aiohttp has its own."""
-        if not _is_hot(head):
+        if head.method != "POST" or head.path not in HOT_PATHS:
             return None
         try:
             head.caller = self._desk.admit(head.fields)
         except WireError as error:
-            self._desk.metrics.requests.labels(Api.OPENAI, Tab().model, error.fault.status).inc()
+            self._desk.metrics.requests.labels(Api.OPENAI, NO_MODEL, error.fault.status).inc()
             return error.fault
-        if head.fields.get("content-encoding", "identity").lower() != "identity":
+        encoding = head.fields.get("content-encoding")
+        if encoding is not None and encoding.lower() != "identity":
             message = "the body must not be compressed here"
             return Fault(status=415, message=message, code="unsupported_encoding")
         return None
@@ -99,50 +103,51 @@ class Front:
         return (("Access-Control-Allow-Origin", origin), ("Vary", "Origin"))
 
     def take(self, connection: Connection, head: RequestHead, body: bytes) -> Pending | None:
-        """As ``House`` has it."""
-        if _is_hot(head):
-            return self._answer(connection, head, body)
+        """As ``House`` has it: what the gate has let in becomes a ``Call``."""
+        caller = head.caller
+        if caller is None:
+            self._give_away(connection, head, body)
+            return None
+        desk, headers, path, tab = self._desk, head.fields, head.path, Tab(caller=caller)
+        try:
+            envelope = read_envelope(body)
+            card = desk.find(envelope.model, tab).card
+            fields = envelope.fields
+            preset = desk.defaults(envelope.model) if path in _WITH_DEFAULTS else None
+            if preset is not None:
+                fields, body = _with_defaults(fields, preset)
+            check_modalities(fields, card)
+            call = make_call(
+                api=Api.OPENAI,
+                path=path,
+                body=body,
+                fields=fields,
+                model=card.id,
+                stream=envelope.stream,
+                caller=caller,
+                headers=headers,
+                arrived=self.now(),
+                content_type=headers.get("content-type", "application/json"),
+            )
+        except WireError as error:
+            desk.metrics.requests.labels(Api.OPENAI, tab.model, error.fault.status).inc()
+            raise
+        return HotAnswer(desk, connection, head, call, tab, self.fields_for(head) if "origin" in headers else ())
+
+    def _give_away(self, connection: Connection, head: RequestHead, body: bytes) -> None:
+        """To aiohttp, for this request and no other."""
         transport = connection.give()
         if transport is not None and not transport.is_closing():
             protocol = self._server()
             transport.set_protocol(protocol)
             protocol.connection_made(transport)
             protocol.data_received(head.forwarded(body))
-        return None
-
-    def _answer(self, connection: Connection, head: RequestHead, body: bytes) -> Pending:
-        desk, tab = self._desk, Tab(caller=head.caller)
-        try:
-            envelope = read_envelope(body)
-            card = desk.find(envelope.model, tab).card
-            fields = envelope.fields
-            preset = desk.defaults(envelope.model)
-            if preset is not None and head.path in _WITH_DEFAULTS:
-                fields = with_defaults(fields, preset)
-                body = json.dumps(fields).encode()
-            check_modalities(fields, card)
-            call = make_call(
-                api=Api.OPENAI,
-                path=head.path,
-                body=body,
-                fields=fields,
-                model=card.id,
-                stream=envelope.stream,
-                caller=head.caller,
-                headers=head.fields,
-                arrived=self.now(),
-                content_type=head.fields.get("content-type", "application/json"),
-            )
-        except WireError as error:
-            desk.metrics.requests.labels(Api.OPENAI, tab.model, error.fault.status).inc()
-            raise
-        return HotAnswer(desk, connection, head, call, tab, self.fields_for(head))
 
 
 class HotAnswer:
-    """One answer on a hot path: the broker's task, its sink, and what is counted of it."""
+    """One answer on a hot path: its sink, and what is counted of it."""
 
-    __slots__ = ("_connection", "_desk", "_sink", "_tab", "_task")
+    __slots__ = ("_connection", "_desk", "_first_byte_s", "_run", "_sink", "_tab")
 
     def __init__(  # noqa: PLR0917 - called once, a few lines above
         self,
@@ -156,6 +161,7 @@ class HotAnswer:
         self._desk = desk
         self._connection = connection
         self._tab = tab
+        self._first_byte_s: float | None = None
         transport = connection.transport
         if transport is None:
             raise RuntimeError("a request is answered without a connection")
@@ -167,8 +173,7 @@ class HotAnswer:
             old=head.old,
             leaving=lambda: desk.traffic.draining,
         )
-        self._task = asyncio.get_running_loop().create_task(desk.broker.answer(call, self._sink))
-        self._task.add_done_callback(self._over)
+        self._run = desk.broker.begin(call, self._sink, self._over)
 
     @property
     def flow(self) -> Flow | None:
@@ -178,31 +183,31 @@ class HotAnswer:
     def gone(self) -> None:
         """As ``Pending`` has it."""
         self._sink.drop()
-        self._task.cancel()
+        self._run.cancel()
         self._desk.metrics.disconnects.inc()
-        self._desk.metrics.requests.labels(Api.OPENAI, self._tab.model, CLIENT_GONE).inc()
+        self._desk.metrics.answered(Api.OPENAI, self._tab.model, CLIENT_GONE, first_byte_s=self._first_byte_s)
 
     def began(self) -> None:
         """As the sink's ``Listener`` has it."""
-        self._desk.first_byte(Api.OPENAI, self._tab)
+        self._first_byte_s = time.perf_counter() - self._tab.started
 
     def ended(self, status: int, sent_bytes: int, *, keep_alive: bool) -> None:
         """As the sink's ``Listener`` has it."""
-        metrics = self._desk.metrics
-        metrics.of(metrics.requests, Api.OPENAI, self._tab.model, status).inc()
-        if sent_bytes:
-            metrics.of(metrics.stream_bytes, self._tab.model).inc(sent_bytes)
+        self._desk.metrics.answered(
+            Api.OPENAI, self._tab.model, status, first_byte_s=self._first_byte_s, stream_bytes=sent_bytes
+        )
         self._connection.answered(keep_alive=keep_alive)
 
-    def _over(self, task: "asyncio.Task[None]") -> None:
-        """The broker has ended; if it never said so to the sink, something is wrong with it, or it was cut."""
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None:
-            _log.error("answering a request failed", exc_info=problem)
+    def _over(self) -> None:
+        """The broker has closed its books; if it never said so to the sink, something is wrong with it."""
         if not self._sink.over:
-            cut = task.cancelled() and self._desk.traffic.cutting
-            self._sink.fail(shutting_down() if cut else server_error())
+            self._sink.fail(server_error())
 
 
-def _is_hot(head: RequestHead) -> bool:
-    return head.method == "POST" and head.path in HOT_PATHS
+def _with_defaults(fields: Mapping[str, object], preset: Preset) -> tuple[dict[str, object], bytes]:
+    """A request to a created name as the engine gets it: its fields, and the same as a body."""
+    whole = with_defaults(fields, preset)
+    try:
+        return whole, json.dumps(whole).encode()
+    except RecursionError as problem:  # which may come a level or two before that of reading it
+        raise WireError(bad_request("the body is nested too deeply")) from problem

@@ -7,11 +7,15 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
+from terazi.gateway.call import Head
 from terazi.gateway.wire.errors import Api, Fault, render, render_headers
 
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 _STATUS_LINES: Final = {s.value: f"HTTP/1.1 {s.value} {s.phrase}\r\n" for s in HTTPStatus}
+#: No proxy in between may hold a stream back.
+_STREAM_FIELDS: Final = (("Cache-Control", "no-cache"), ("X-Accel-Buffering", "no"))
+_CHUNKED: Final = ("Transfer-Encoding", "chunked")
 _JSON: Final = (("Content-Type", "application/json"),)
 Fields: TypeAlias = tuple[tuple[str, str], ...]
 
@@ -25,6 +29,24 @@ def date_line() -> str:
     if _date[0] != now:
         _date = (now, f"Date: {formatdate(now, usegmt=True)}\r\n")
     return _date[1]
+
+
+def stream_head(head: Head, fields: Fields, *, keep_alive: bool, old: bool) -> bytes:
+    """The head of a stream. *fields* are those that each answer to this client has, its request's id among them."""
+    lines = [_begin_of_stream(head.status, head.content_type, keep_alive, old), date_line()]
+    for name, value in head.headers.items():
+        if name != "x-request-id":
+            lines.append(f"{name}: {value}\r\n")
+    for name, value in fields:
+        lines.append(f"{name}: {value}\r\n")
+    lines.append("\r\n")
+    return "".join(lines).encode("latin-1", "replace")
+
+
+@lru_cache(maxsize=64)
+def _begin_of_stream(status: int, content_type: str, keep_alive: bool, old: bool) -> str:  # noqa: FBT001 - as below
+    chunked = () if old else (_CHUNKED,)
+    return _begin(status, (("Content-Type", content_type), *_STREAM_FIELDS, *chunked), keep_alive, old)
 
 
 def head_bytes(

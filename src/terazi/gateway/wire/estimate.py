@@ -20,9 +20,11 @@ _MOST_BYTES_PER_TOKEN: Final = 64
 _ATTACHMENT_TOKENS: Final = 1024
 #: Where an answer's bound is found, by API.
 _BOUNDS: Final = ("max_tokens", "max_completion_tokens", "max_output_tokens", "n_predict")
-#: These answer without generating.
-_NO_OUTPUT: Final = ("embedding", "embeddings", "rerank", "reranking", "tokenize", "detokenize", "apply-template")
+#: These answer without generating: the last part of their paths.
+_NO_OUTPUT: Final = ("/embedding", "/embeddings", "/rerank", "/reranking", "/tokenize", "/detokenize",
+                     "/apply-template")  # fmt: skip
 _INLINE: Final = b";base64,"
+_SOUND: Final = b'"input_audio"'
 
 BLOCK_CHARS: Final = 256
 MOST_BLOCKS: Final = 32
@@ -40,19 +42,24 @@ def estimate_tokens(path: str, body: bytes, fields: Mapping[str, Any], context: 
         context: tokens that one request may have; None if that isn't known. No estimate is above it, for it is the
             engine that counts; and an answer without a bound of its own may fill it.
     """
-    prompt = _prompt_bytes(body, fields)
-    size = _BYTES_PER_TOKEN if body.isascii() else _BYTES_PER_TOKEN_OF_UTF8
-    tokens = prompt[0] // size + prompt[1] * _ATTACHMENT_TOKENS + 1
-    if path.rpartition("/")[2] in _NO_OUTPUT:
-        output: int | None = 0
-    else:
-        output = _bound(fields)
-    if output is None:
-        return tokens if context is None else max(1, context)
-    choices = fields.get("n", 1)
-    if isinstance(choices, int) and choices > 1:
-        output *= min(choices, 128)
-    return tokens + output if context is None else max(1, min(tokens + output, context))
+    output: int | None = None
+    for name in _BOUNDS:
+        # bool is an int, too, but no number of tokens
+        if name in fields and type(bound := fields[name]) is int and bound >= 0:
+            output = bound
+            break
+    if path.endswith(_NO_OUTPUT):
+        output = 0
+    elif output is None and context is not None:
+        return max(1, context)
+    size, attached = _prompt_bytes(body, fields) if _has_parts(fields) else (len(body), 0)
+    tokens = size // (_BYTES_PER_TOKEN if body.isascii() else _BYTES_PER_TOKEN_OF_UTF8)
+    tokens += attached * _ATTACHMENT_TOKENS + 1
+    if output is not None:
+        if "n" in fields and isinstance(choices := fields["n"], int) and choices > 1:
+            output *= min(choices, 128)
+        tokens += output
+    return tokens if context is None else max(1, min(tokens, context))
 
 
 def fewest_tokens(fields: Mapping[str, Any]) -> int:
@@ -114,10 +121,20 @@ def _fewest(prompt: object) -> int:
 
 def _prompt_bytes(body: bytes, fields: Mapping[str, Any]) -> tuple[int, int]:
     """Bytes of text in the request, and how many attachments stand in it in full."""
-    if _INLINE not in body and b'"input_audio"' not in body:
+    if _INLINE not in body and _SOUND not in body:
         return len(body), 0
     attached = [len(text) for text in _attachments(fields)]
     return max(0, len(body) - sum(attached)), len(attached)
+
+
+def _has_parts(fields: Mapping[str, Any]) -> bool:
+    """Whether a message is more than a text. To ask this first saves looking through a long prompt's bytes."""
+    messages = fields.get("messages")
+    if type(messages) is list:
+        for message in messages:
+            if type(message) is dict and "content" in message and type(message["content"]) is list:
+                return True
+    return False
 
 
 def _attachments(fields: Mapping[str, Any]) -> Iterator[str]:
@@ -165,14 +182,6 @@ def _fingerprint(part: dict[str, Any]) -> str:
     held = part.get("image_url", part.get("input_audio"))
     inner = held.get("url", held.get("data")) if isinstance(held, dict) else held
     return f"{len(inner)} {inner[-64:]}" if isinstance(inner, str) else str(part.get("type"))
-
-
-def _bound(fields: Mapping[str, Any]) -> int | None:
-    for name in _BOUNDS:
-        bound = fields.get(name)
-        if isinstance(bound, int) and not isinstance(bound, bool) and bound >= 0:
-            return bound
-    return None
 
 
 def _list(value: object) -> Sequence[Any]:

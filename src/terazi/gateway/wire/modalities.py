@@ -1,6 +1,6 @@
 """What a request needs that not every model has: eyes, ears."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from terazi.gateway.backend import ModelCard
@@ -22,19 +22,19 @@ def check_modalities(fields: Mapping[str, object], card: ModelCard) -> None:
     Raises:
         WireError: 400 with what is missing.
     """
-    if card.engine.startswith("attached"):
-        return
-    for need in _needed(fields):
-        if need not in card.capabilities:
-            message = f"'{card.id}' takes no {_CALLED[need]}: it was loaded without a projector for them"
-            raise WireError(Fault(status=400, message=message, code="unsupported_content"))
-
-
-def _needed(fields: Mapping[str, object]) -> Iterator[str]:
     messages = fields.get("messages")
-    for message in messages if isinstance(messages, list) else ():
+    if not isinstance(messages, list):
+        return
+    for message in messages:
         content = message.get("content") if isinstance(message, dict) else None
-        for part in content if isinstance(content, list) else ():
-            kind = part.get("type") if isinstance(part, dict) else None
-            if isinstance(kind, str) and kind in _NEEDS:
-                yield _NEEDS[kind]
+        if isinstance(content, list):
+            for part in content:
+                kind = part.get("type") if isinstance(part, dict) else None
+                if isinstance(kind, str) and kind in _NEEDS:
+                    _check(_NEEDS[kind], card)
+
+
+def _check(need: str, card: ModelCard) -> None:
+    if need not in card.capabilities and not card.engine.startswith("attached"):
+        message = f"'{card.id}' takes no {_CALLED[need]}: it was loaded without a projector for them"
+        raise WireError(Fault(status=400, message=message, code="unsupported_content"))

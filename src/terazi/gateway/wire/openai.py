@@ -1,18 +1,18 @@
 """OpenAI's shapes: the envelope of a request, the model list, and how a stream must end."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from terazi.gateway.backend import ModelCard
 from terazi.gateway.wire.errors import WireError, bad_request
+from terazi.gateway.wire.json_body import read_json
 
 #: Bytes of a stream's end that ``is_complete`` needs: the last event, or an error event.
 TAIL_BYTES = 512
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class Envelope:
     """What the gateway reads of a request: which model is meant (``None``: not said), and if it streams.
 
@@ -31,7 +31,7 @@ def read_envelope(raw: bytes) -> Envelope:
         WireError: 400, it isn't a JSON object, or ``model`` isn't a text.
     """
     try:
-        body = json.loads(raw)
+        body = read_json(raw)
     except RecursionError as problem:
         raise WireError(bad_request("the body is nested too deeply")) from problem
     except ValueError as problem:  # JSONDecodeError, UnicodeDecodeError and over-long integers
@@ -41,7 +41,7 @@ def read_envelope(raw: bytes) -> Envelope:
     model = body.get("model")
     if model is not None and not isinstance(model, str):
         raise WireError(bad_request("'model' must be a text"))
-    return Envelope(model=model or None, stream=body.get("stream") is True, fields=body)
+    return Envelope(model or None, body.get("stream") is True, body)
 
 
 def model_entry(card: ModelCard) -> dict[str, object]:

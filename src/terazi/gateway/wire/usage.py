@@ -2,19 +2,25 @@
 
 llama-server (b11434, ``server-task.cpp``) writes ``usage`` into whole answers, after ``choices`` but before an
 embedding's ``data``, and into the last event of a stream whose client asked for it; ``timings`` come in the last
-event of every stream, asked for or not. So the client's stream is never touched for the sake of counting.
+event of every stream, asked for or not. So the client's stream is never touched for the sake of counting. vLLM,
+Ollama and OpenAI write ``usage`` in the same places, and no ``timings``.
+
+The figures are looked for by their names, wherever they stand, and of each the last one counts. What a model or a
+client writes is in strings, where the quotes of such a name are escaped.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final
+import re
+from typing import Final, NamedTuple
 
-_DECODER: Final = json.JSONDecoder()
+_FIGURE: Final = re.compile(
+    rb'"(prompt_tokens|completion_tokens|input_tokens|output_tokens|cached_tokens|prompt_n|cache_n|predicted_n'
+    rb'|prompt_ms|predicted_ms)":\s*(\d{1,18}(?:\.\d{1,40})?)(?=\s*[,}])'
+)
+_FINISH: Final = b'"finish_reason":"'
+_SPACED_FINISH: Final = re.compile(rb'"finish_reason":\s+"([^"]*)')
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(NamedTuple):
     """Tokens of one answer; None is not known.
 
     Args:
@@ -35,62 +41,33 @@ class Usage:
 
 def read_usage(head: bytes, tail: bytes) -> Usage:
     """What the first and last bytes of an answer say. Whatever they hold, this raises nothing."""
-    usage, timings = _last(tail, b'"usage":'), _last(tail, b'"timings":')
-    if not usage:
-        usage = _last(head, b'"usage":')
-    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
-    evaluated, reused = _count(timings.get("prompt_n")), _count(timings.get("cache_n"))
-    prompt = _first(_count(usage.get("prompt_tokens")), _count(usage.get("input_tokens")))
-    if prompt is None and evaluated is not None:
-        prompt = evaluated + (reused or 0)
-    output = _first(_count(usage.get("completion_tokens")), _count(usage.get("output_tokens")))
-    return Usage(
-        prompt_tokens=prompt,
-        output_tokens=_first(output, _count(timings.get("predicted_n"))),
-        cached_tokens=_first(cached, reused),
-        prefill_s=_seconds(timings.get("prompt_ms")),
-        decode_s=_seconds(timings.get("predicted_ms")),
-        finish=_finish(tail),
-    )
-
-
-def _last(data: bytes, key: bytes) -> Mapping[str, object]:
-    """The last object under *key* in *data* that is whole.
-
-    A model may write such a key into its text, but there its quotes are escaped.
-    """
-    end = len(data)
-    while (found := data.rfind(key, 0, end)) >= 0:
-        text = data[found + len(key) :].decode("utf-8", "replace").lstrip()
-        if text.startswith("{"):
-            try:
-                value, _ = _DECODER.raw_decode(text)
-            except (ValueError, RecursionError):
-                value = None
-            if isinstance(value, dict):
-                return value
-        end = found
-    return {}
-
-
-def _finish(tail: bytes) -> str | None:
-    end = len(tail)
-    while (found := tail.rfind(b'"finish_reason":', 0, end)) >= 0:
-        said = tail[found + 16 : found + 48].lstrip()
-        if said.startswith(b'"'):
-            return said[1:].partition(b'"')[0].decode("utf-8", "replace")
-        end = found
-    return None
-
-
-def _first(one: int | None, other: int | None) -> int | None:
-    return other if one is None else one
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def _seconds(ms: object) -> float | None:
-    return ms / 1000 if isinstance(ms, int | float) and not isinstance(ms, bool) and ms >= 0 else None
+    at, finish = tail.rfind(_FINISH), None
+    if at >= 0:
+        begin = at + len(_FINISH)
+        if (end := tail.find(b'"', begin)) >= 0:
+            finish = tail[begin:end].decode("utf-8", "replace")
+    elif spaced := _SPACED_FINISH.findall(tail):
+        finish = spaced[-1].decode("utf-8", "replace")
+    # Engines say why it ends, and then what it took.
+    said = _FIGURE.findall(tail, at) if at > 0 else None
+    get = dict(said or _FIGURE.findall(tail) or _FIGURE.findall(head)).get
+    prompt = get(b"prompt_tokens") or get(b"input_tokens")
+    output = get(b"completion_tokens") or get(b"output_tokens") or get(b"predicted_n")
+    reused, evaluated = get(b"cache_n"), get(b"prompt_n")
+    cached = get(b"cached_tokens") or reused
+    prefill_ms, decode_ms = get(b"prompt_ms"), get(b"predicted_ms")
+    try:
+        if prompt is not None:
+            whole: int | None = int(prompt)
+        else:
+            whole = None if evaluated is None else int(evaluated) + int(reused or 0)
+        return Usage(
+            whole,
+            None if output is None else int(output),
+            None if cached is None else int(cached),
+            None if prefill_ms is None else float(prefill_ms) / 1000,
+            None if decode_ms is None else float(decode_ms) / 1000,
+            finish,
+        )
+    except ValueError:  # a part of a token isn't one
+        return Usage(finish=finish)

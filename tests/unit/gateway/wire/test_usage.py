@@ -39,6 +39,26 @@ def test_an_embedding_says_it_at_the_beginning() -> None:
     assert read_usage(body[:4096], body[-4096:]) == Usage(prompt_tokens=7)
 
 
+def test_the_figures_may_stand_before_the_reason_or_apart_and_the_last_ones_count() -> None:
+    spaced = (
+        'data: {"usage": {"prompt_tokens": %d, "completion_tokens": %d},\n "choices": [{"finish_reason": %s}]}\n\n'
+    )
+    tail = spaced % (9, 1, "null") + spaced % (9, 2, '"stop"') + "data: [DONE]\n\n"
+    assert read_usage(b"", tail.encode()) == Usage(prompt_tokens=9, output_tokens=2, finish="stop")
+    tail = tail.replace(" ", "").replace("data:", "data: ")
+    assert read_usage(b"", tail.encode()) == Usage(prompt_tokens=9, output_tokens=2, finish="stop")
+
+
+def test_vllm_says_nothing_of_it_until_the_last_event() -> None:
+    """As vLLM 0.32.0 writes a stream whose client asked for its usage."""
+    event = 'data: {"id":"c","choices":[{"index":0,"delta":{"content":"a"},"finish_reason":%s}],"usage":null}\n\n'
+    counts = '{"prompt_tokens":9,"total_tokens":19,"completion_tokens":10,"prompt_tokens_details":null}'
+    tail = (
+        event % "null" + event % '"stop"' + f'data: {{"id":"c","choices":[],"usage":{counts}}}\n\ndata: [DONE]\n\n'
+    )
+    assert read_usage(b"", tail.encode()) == Usage(prompt_tokens=9, output_tokens=10, finish="stop")
+
+
 def test_other_apis_words() -> None:
     tail = b'data: {"usage":{"input_tokens":5,"output_tokens":2,"input_tokens_details":{"cached_tokens":1}}}\n\n'
     found = read_usage(b"", tail)
@@ -61,6 +81,10 @@ def test_what_the_model_writes_is_not_believed(text: str) -> None:
         b'"usage":{"prompt_tokens":-1,"completion_tokens":true}',
         b'"timings":{"prompt_ms":"x"}',
         b'"usage":' + b"[" * 99999,
+        b'"usage":{"prompt_tokens":1.5}',
+        b'"usage":{"prompt_tokens":12',
+        b'"usage":{"prompt_tokens":"7","completion_tokens":' + b"9" * 9999 + b"}",
+        b'"finish_reason":"',
     ],
 )
 def test_junk_is_nothing(tail: bytes) -> None:
