@@ -3,11 +3,13 @@
 import asyncio
 import json
 import logging
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from live_service import Home, home_in, serving
+from terazi.errors import ServiceError
 from terazi.gateway.request_log import NAME as REQUESTS
 from terazi.service.beacon import find
 from terazi.service.config import LogTable
@@ -92,6 +94,8 @@ async def test_the_log_follows_its_table(home: Home) -> None:
     async with serving(home):
         assert program.level == logging.INFO
         assert (await home.ask("a")).status == 200
+        async with home.session.get("/metrics") as reply:  # works off what is over
+            assert "terazi_requests_total" in await reply.text()
         said = await reload(home, "[log]\nrequests = false", '[log]\nrequests = true\nlevel = "error"')
         assert said == ["log.level, log.requests count from now on"]
         assert program.level == logging.ERROR
@@ -119,3 +123,18 @@ def test_lines_for_people_and_for_machines() -> None:
     said = json.loads(line)
     assert said.pop("at") == pytest.approx(record.created, abs=0.01)
     assert said == {"level": "warning", "log": "terazi.x", "message": 'a "b\n"', "pid": 7}
+
+
+async def test_https_does_not_begin_while_it_runs(home: Home) -> None:
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    cert, key = home.folder / "cert.pem", home.folder / "key.pem"
+    made = [*argv, "-subj", "/CN=box.example", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(made, check=True, capture_output=True)  # noqa: ASYNC221 - before anything else runs
+    async with serving(home):
+        said = await reload(home, "[service]\n", f'[service]\ntls_cert = "{cert}"\ntls_key = "{key}"\n')
+        reason = "the service speaks HTTPS from its start to its end, or doesn't"
+        assert said == [f"service.tls_cert, service.tls_key need a restart of the service: {reason}"]
+        key.write_text("broken")
+        with pytest.raises(ServiceError, match="can't be used"):
+            await home.control.reload()
+        assert (await home.ask("a")).status == 200

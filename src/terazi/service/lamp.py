@@ -16,26 +16,30 @@ class Lamp:
     Args:
         folder: where beacons are.
         token: of the control API.
-        fingerprint: of the certificate that is served; None without TLS.
         say: tells the person at the terminal.
     """
 
-    def __init__(self, folder: Path, *, token: str, fingerprint: str | None, say: Callable[[str], None]) -> None:
+    def __init__(self, folder: Path, *, token: str, say: Callable[[str], None]) -> None:
         self._folder = folder
         self._token = token
-        self._fingerprint = fingerprint
         self._say = say
         self._path: Path | None = None
+        #: Where the service is reached, once that is known.
+        self.url = ""
 
-    def light(self, url: str, api_key: str | None) -> None:
-        """Tell the other commands where this service is; a full disk costs that, not the service."""
+    def light(self, api_key: str | None, fingerprint: str | None) -> None:
+        """Tell the other commands where this service is; a full disk costs that, not the service.
+
+        Args:
+            fingerprint: of the certificate that is served; None without TLS.
+        """
         beacon = Beacon(
-            url=url,
+            url=self.url,
             pid=os.getpid(),
             started=psutil.Process().create_time(),
             control_token=self._token,
             api_key=api_key,
-            fingerprint=self._fingerprint,
+            fingerprint=fingerprint,
         )
         try:
             self._path = light(self._folder, beacon)

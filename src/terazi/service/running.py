@@ -6,18 +6,17 @@ import os
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import TypedDict
 
 from terazi.gateway.access import Keyring, check_exposure
 from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
 from terazi.gateway.journal import Journal
 from terazi.gateway.seats import Seats
-from terazi.gateway.server import Gateway, fingerprint, tls_context
+from terazi.gateway.server import Gateway
 from terazi.policy.dispatcher import Limits
 from terazi.policy.guard_messages import Stage
 from terazi.service.beginning import ask_for_all, plan_all, serve_all, until_loaded, why_nothing_runs, wishes_of
-from terazi.service.config import Config, ServiceTable
+from terazi.service.certificate import Certificate
 from terazi.service.confirming import confirm
 from terazi.service.control import ServiceControl
 from terazi.service.curator import Curator
@@ -25,11 +24,12 @@ from terazi.service.deployment import Deployment
 from terazi.service.driver import Driver
 from terazi.service.engine_at_hand import find_engine, look
 from terazi.service.fleet import Fleet
+from terazi.service.following import Following, bounds_of, key_of, price_of
 from terazi.service.guard import Guard
 from terazi.service.keys import callers
 from terazi.service.lamp import Lamp
 from terazi.service.library import ModelLibrary
-from terazi.service.log_output import apply, level_of_requests, logging_as
+from terazi.service.log_output import level_of_requests, logging_as
 from terazi.service.observing import observing
 from terazi.service.own_process import own_figures
 from terazi.service.paces import watch
@@ -45,20 +45,6 @@ from terazi.supervisor.sweep import sweep_orphans
 
 #: Python's own thresholds for the three generations.
 _COLLECT = (700, 10, 10)
-
-
-class _Bounds(TypedDict):
-    max_queued: int
-    max_queued_each: int
-    max_wait_s: float
-
-
-def _bounds(table: ServiceTable) -> _Bounds:
-    return {
-        "max_queued": table.max_queued,
-        "max_queued_each": table.max_queued_each,
-        "max_wait_s": table.ready_wait_s,
-    }
 
 
 def _settle_memory() -> None:
@@ -78,7 +64,6 @@ class Service:
 
     def __init__(self, request: UpRequest, reporter: Reporter) -> None:
         self._request = request
-        self._config = request.config
         self._reporter = reporter
         self._fleet: Fleet | None = None
         self._gateway: Gateway | None = None
@@ -86,7 +71,6 @@ class Service:
         self._stopping = asyncio.Event()
         self._settled: Callable[[], None] = lambda: None
         self._scaling: Scaling | None = None
-        self._lamp: Lamp | None = None
         self._background: set[asyncio.Task[None]] = set()
 
     # ---- the run
@@ -101,57 +85,57 @@ class Service:
         state = state_dir()
         for swept in (s for s in sweep_orphans(str(state)) if s.killed):
             self._reporter.say(f"stopped an engine that an earlier run had left behind: pid {swept.pid}")
-        keyring = Keyring(digests=callers(self._config, os.environ, api_key=request.api_key))
+        keyring = Keyring(digests=callers(request.config, os.environ, api_key=request.api_key))
         check_exposure(request.host, bool(keyring.callers))
         with (
             signals(stopping=self._stopping, hurry=self._hurry, reload=self._reload),
-            logging_as(self._config.log),
+            logging_as(request.config.log),
         ):
-            server, needed = self._config.engines.llama_cpp.server, bool(wishes_of(request))
+            server, needed = request.config.engines.llama_cpp.server, bool(wishes_of(request))
             binary, devices = await find_engine(server, needed=needed, say=self._reporter.say)
             driver = Driver()
             yard = Yard(
                 binary=binary,
                 look=partial(look, binary, devices),
                 run_dir=state,
-                config=self._config,
+                config=request.config,
                 on_ready=self._became_ready,
                 device_memory=driver.memory_of,
-                price_per_kwh=self._price(self._config),
+                price_per_kwh=price_of(request, request.config),
             )
             planning = plan_all(request, yard, self._reporter)
-            level = level_of_requests(self._config.log)
+            level = level_of_requests(request.config.log)
             async with observing(state, self._reporter.say, level=level) as readers:
                 await self._run(yard, planning, keyring, readers, driver)
 
     async def _run(
         self, yard: Yard, planning: Planning, keyring: Keyring, readers: Sequence[Reader], driver: Driver
     ) -> None:
-        request, table, token = self._request, self._config.service, secrets.token_urlsafe(24)
+        request, table, token = self._request, self._request.config.service, secrets.token_urlsafe(24)
         fleet = self._fleet = Fleet(yard)
-        seats = fleet.seats = Seats(fleet, keeper=fleet, limits=Limits(**_bounds(table)))
+        seats = fleet.seats = Seats(fleet, keeper=fleet, limits=Limits(**bounds_of(table)))
         curator = Curator(fleet, yard, keyring, api_key=request.api_key, follow=not request.wishes)
-        typed = {"service.api_key": request.api_key, "power.price_per_kwh": request.price_per_kwh}
-        control = ServiceControl(
+        relief = FleetRelief(fleet, seats, yard)
+        guard = Guard(
+            request.config.guard, relief, state_dir=yard.run_dir, cards=driver.cards, moving=lambda: fleet.moving
+        )
+        self._settled = guard.settled
+        certificate = Certificate(table)
+        lamp = Lamp(yard.run_dir / "services", token=token, say=self._reporter.say)
+        following = Following(request, yard=yard, seats=seats, guard=guard, lamp=lamp, certificate=certificate)
+        control = self._control = ServiceControl(
             fleet,
             curator,
             seats.survey,
-            self._config,
+            request.config,
             path=request.config_path,
             stopping=self._stopping,
-            typed=[key for key, value in typed.items() if value is not None],
-            take_over=lambda config: self._take_over(config, yard, seats, guard),
+            follower=following,
         )
-        self._control = control
         library = ModelLibrary(yard.run_dir / "models", curator)
         journal = Journal(yard.run_dir / "journal")
         if left := journal.open().count:
             self._reporter.say(f"an earlier run ended with {left} requests unanswered")
-        relief = FleetRelief(fleet, seats, yard)
-        guard = Guard(
-            self._config.guard, relief, state_dir=yard.run_dir, cards=driver.cards, moving=lambda: fleet.moving
-        )
-        self._settled = guard.settled
         app = create_app(
             fleet,
             keyring=keyring,
@@ -168,19 +152,12 @@ class Service:
             journal=journal,
             paused=lambda: guard.stage is not Stage.OPEN,
         )
-        tls = tls_context(table.tls_cert, table.tls_key) if table.tls_cert and table.tls_key else None
-        gateway = self._gateway = Gateway(app, request.host, request.port, tls=tls)
+        gateway = self._gateway = Gateway(app, request.host, request.port, tls=certificate.context)
         self._scaling = Scaling(fleet, seats.survey)
-        lamp = self._lamp = Lamp(
-            yard.run_dir / "services",
-            token=token,
-            fingerprint=fingerprint(table.tls_cert) if table.tls_cert else None,
-            say=self._reporter.say,
-        )
         try:
             await gateway.start()
-            control.url = gateway.address
-            lamp.light(gateway.address, self._key())
+            control.url = lamp.url = gateway.address
+            lamp.light(key_of(request, request.config), certificate.fingerprint)
             await self._begin(planning, curator, library)
             if not self._stopping.is_set():
                 await self._serve(guard, keyed=not keyring.open)
@@ -191,30 +168,13 @@ class Service:
             seats.drain()
             await library.close()
             await curator.close()
-            await gateway.drain(self._config.service.drain_s)
+            await gateway.drain(following.config.service.drain_s)
             await fleet.stop(0)
             await asyncio.gather(*self._background, return_exceptions=True)
             seats.close()
             await gateway.stop()
             await journal.close()
             lamp.put_out()
-
-    def _take_over(self, config: Config, yard: Yard, seats: Seats, guard: Guard) -> None:
-        """What the fleet and the keyring have not followed already; ``effects`` says what can't be followed."""
-        before, self._config = self._config, config
-        seats.rebound(**_bounds(config.service))
-        guard.reconfigure(config.guard)
-        apply(config.log)
-        yard.price_per_kwh = self._price(config)
-        if before.service.api_key != config.service.api_key and self._lamp is not None:
-            self._lamp.light(self._url(), self._key())
-
-    def _key(self) -> str | None:
-        return self._request.api_key or self._config.service.key()
-
-    def _price(self, config: Config) -> float | None:
-        typed = self._request.price_per_kwh
-        return config.power.price_per_kwh if typed is None else typed
 
     async def _begin(self, planning: Planning, curator: Curator, library: ModelLibrary) -> None:
         """Serve all models; load the pinned ones, then those that fit, and wait for them."""
