@@ -138,3 +138,23 @@ async def test_https_does_not_begin_while_it_runs(home: Home) -> None:
         with pytest.raises(ServiceError, match="can't be used"):
             await home.control.reload()
         assert (await home.ask("a")).status == 200
+
+
+async def test_another_engine_binary_is_used_from_the_next_load_on(home: Home) -> None:
+    async with serving(home):
+        program, other = home.folder / "llama-server", home.folder / "llama-server-2"
+        used = home.folder / "second-was-used"
+        other.write_text(program.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\ntouch {used}-$$\n", 1))
+        with pytest.raises(ServiceError, match="llama-server-2"):
+            await reload(home, f'"{program}"', f'"{other}"')  # it can't be run
+        other.chmod(0o755)
+        (said,) = await home.control.reload()
+        assert said.startswith("engines.llama_cpp.server counts with each engine's next load")
+        (first,) = home.starts()
+        assert (await home.ask("a")).status == 200
+        assert home.running() == [first], "what runs goes on"
+        path = home.folder / "terazi.toml"
+        path.write_text(path.read_text() + '\n[[models]]\nname = "b"\nsource = "demo"\n')
+        assert await home.control.reload() == ["b is served"]
+        assert (await home.ask("b")).status == 200
+        assert (home.folder / f"second-was-used-{home.starts()[1]}").exists()

@@ -31,8 +31,8 @@ _FOLLOW_EVERY_S = 0.2
 class Follower(Protocol):
     """What follows a configuration besides models and keys."""
 
-    def check(self, config: Config) -> None:
-        """Whether ``follow`` would do; it may block.
+    async def check(self, config: Config) -> None:
+        """Get ready to ``follow`` it.
 
         Raises:
             TeraziError: something in it is wrong.
@@ -44,7 +44,7 @@ class Follower(Protocol):
         ...
 
     def follow(self, config: Config) -> list[str]:
-        """Do so; sentences on what isn't a key's change."""
+        """Follow what was checked last; sentences on what isn't a key's change."""
         ...
 
 
@@ -156,7 +156,7 @@ class ServiceControl:
         try:
             after = await asyncio.to_thread(read_config, path)
             if self._follower is not None:
-                await asyncio.to_thread(self._follower.check, after)
+                await self._follower.check(after)
             said = await self._curator.apply(self._config, after)
         except TeraziError as error:
             self._problem = error.message

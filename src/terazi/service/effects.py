@@ -64,11 +64,10 @@ RULES: Final[Mapping[str, Rule]] = {
     **_rules("guard.shed", "ram_free vram_free pressure swap_in"),
     **_rules("guard.shrink", "ram_free vram_free pressure swap_in"),
     **_rules("log", "level format requests"),
-    **_restart("engines.llama_cpp", "server", "what the engine can do is asked when the service starts"),
     **_rules("engines.llama_cpp", "stall_s stop_grace_s stuck_s"),
     **_rules(
         "engines.llama_cpp",
-        "keep_prompts cpu_fallback",
+        "server keep_prompts cpu_fallback",
         Rule(effect=Effect.LOAD, reason="engines are started with it"),
     ),
     **_rules("power", "price_per_kwh currency psu_w psu_atx3 psu_efficiency host_idle_w host_load_w duty"),

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from terazi.engines.llama_cpp.binary import Binary, ListedDevice
 from terazi.errors import EngineError
@@ -18,9 +19,22 @@ from terazi.supervisor.find_engine import find_llama_server, list_devices
 _log = logging.getLogger(__name__)
 
 
-async def find_engine(
-    server: str | None, *, needed: bool, say: Callable[[str], None]
-) -> tuple[Binary | None, tuple[ListedDevice, ...] | None]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """A llama-server and the devices that it lists; without one (None) no model can be started."""
+
+    binary: Binary | None = None
+    devices: tuple[ListedDevice, ...] | None = None
+
+    def look(self) -> Machine:
+        """This machine as it is now, as the engine sees it. It may block."""
+        machine = find_machine(None)
+        if self.binary is None:
+            return machine
+        return as_engine_sees(machine, self.binary, self.devices, load_catalogue())[0]
+
+
+async def find_engine(server: str | None, *, needed: bool, say: Callable[[str], None]) -> Engine:
     """The engine and its devices, with notes for a person on what is unusual about them.
 
     Args:
@@ -37,15 +51,9 @@ async def find_engine(
         if needed:
             raise
         _log.info("no models can be started here: %s", error.message)
-        return None, None
+        return Engine()
     if binary.build is not None and f"b{binary.build}" != BUILD:
         say(f"note: the bill follows llama.cpp {BUILD}, and {binary.path} is {binary.label}")
     for note in as_engine_sees(find_machine(None), binary, devices, load_catalogue())[1]:
         say(f"note: {note}")
-    return binary, devices
-
-
-def look(binary: Binary | None, devices: Sequence[ListedDevice] | None) -> Machine:
-    """This machine as it is now. It may block."""
-    machine = find_machine(None)
-    return machine if binary is None else as_engine_sees(machine, binary, devices, load_catalogue())[0]
+    return Engine(binary=binary, devices=devices)

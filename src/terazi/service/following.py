@@ -1,11 +1,13 @@
 """What follows a changed configuration besides models and keys; ``effects`` says when a change of a key counts."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Final, TypedDict
 
 from terazi.gateway.seats import Seats
 from terazi.service.certificate import Certificate
 from terazi.service.config import Config, ServiceTable
+from terazi.service.engine_at_hand import Engine, find_engine
 from terazi.service.guard import Guard
 from terazi.service.lamp import Lamp
 from terazi.service.log_output import apply
@@ -48,6 +50,7 @@ class Following:
 
     Args:
         request: what was typed goes before the file.
+        say: tells the person at the terminal.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class Following:
         guard: Guard,
         lamp: Lamp,
         certificate: Certificate,
+        say: Callable[[str], None],
     ) -> None:
         self._request = request
         self._yard = yard
@@ -66,12 +70,18 @@ class Following:
         self._guard = guard
         self._lamp = lamp
         self._certificate = certificate
+        self._say = say
+        self._engine: Engine | None = None
         #: What counts now, except for what can't be followed.
         self.config = request.config
 
-    def check(self, config: Config) -> None:
+    async def check(self, config: Config) -> None:
         """As ``Follower`` has it."""
-        self._certificate.check(config.service)
+        await asyncio.to_thread(self._certificate.check, config.service)
+        server = config.engines.llama_cpp.server
+        self._engine = None
+        if server != self.config.engines.llama_cpp.server:
+            self._engine = await find_engine(server, needed=True, say=self._say)
 
     def fixed(self, config: Config) -> Mapping[str, str]:
         """As ``Follower`` has it."""
@@ -89,6 +99,8 @@ class Following:
         self._guard.reconfigure(config.guard)
         apply(config.log)
         self._yard.price_per_kwh = price_of(self._request, config)
+        if self._engine is not None:
+            self._yard.use(self._engine)
         renewed = self._certificate.follow(config.service)
         if renewed or before.service.api_key != config.service.api_key:
             self._lamp.light(key_of(self._request, config), self._certificate.fingerprint)

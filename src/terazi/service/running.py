@@ -5,7 +5,6 @@ import gc
 import os
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from functools import partial
 
 from terazi.gateway.access import Keyring, check_exposure
 from terazi.gateway.account import Reader
@@ -22,7 +21,7 @@ from terazi.service.control import ServiceControl
 from terazi.service.curator import Curator
 from terazi.service.deployment import Deployment
 from terazi.service.driver import Driver
-from terazi.service.engine_at_hand import find_engine, look
+from terazi.service.engine_at_hand import find_engine
 from terazi.service.fleet import Fleet
 from terazi.service.following import Following, bounds_of, key_of, price_of
 from terazi.service.guard import Guard
@@ -92,11 +91,11 @@ class Service:
             logging_as(request.config.log),
         ):
             server, needed = request.config.engines.llama_cpp.server, bool(wishes_of(request))
-            binary, devices = await find_engine(server, needed=needed, say=self._reporter.say)
+            engine = await find_engine(server, needed=needed, say=self._reporter.say)
             driver = Driver()
             yard = Yard(
-                binary=binary,
-                look=partial(look, binary, devices),
+                binary=engine.binary,
+                look=engine.look,
                 run_dir=state,
                 config=request.config,
                 on_ready=self._became_ready,
@@ -122,7 +121,15 @@ class Service:
         self._settled = guard.settled
         certificate = Certificate(table)
         lamp = Lamp(yard.run_dir / "services", token=token, say=self._reporter.say)
-        following = Following(request, yard=yard, seats=seats, guard=guard, lamp=lamp, certificate=certificate)
+        following = Following(
+            request,
+            yard=yard,
+            seats=seats,
+            guard=guard,
+            lamp=lamp,
+            certificate=certificate,
+            say=self._reporter.say,
+        )
         control = self._control = ServiceControl(
             fleet,
             curator,
