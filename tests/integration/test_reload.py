@@ -3,11 +3,13 @@
 import asyncio
 import json
 import logging
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from live_service import Home, home_in, serving
+from terazi.errors import ServiceError
 from terazi.gateway.request_log import NAME as REQUESTS
 from terazi.service.beacon import find
 from terazi.service.config import LogTable
@@ -88,16 +90,18 @@ async def test_the_one_key_changes_and_the_commands_know_the_new_one(home: Home)
 async def test_the_log_follows_its_table(home: Home) -> None:
     program, requests = logging.getLogger("terazi"), logging.getLogger(REQUESTS)
     lines = home.folder / "logs" / "requests.jsonl"
-    before = program.level
+    before = (program.level, requests.level)
     async with serving(home):
         assert program.level == logging.INFO
         assert (await home.ask("a")).status == 200
+        async with home.session.get("/metrics") as reply:  # works off what is over
+            assert "terazi_requests_total" in await reply.text()
         said = await reload(home, "[log]\nrequests = false", '[log]\nrequests = true\nlevel = "error"')
         assert said == ["log.level, log.requests count from now on"]
         assert program.level == logging.ERROR
         assert (await home.ask("a")).status == 200
     assert len(lines.read_text().splitlines()) == 1, "one request was asked while there were to be lines"
-    assert (program.level, requests.isEnabledFor(logging.INFO)) == (before, True), "other services' logs are theirs"
+    assert (program.level, requests.level) == before, "what else this program does has its own logs"
 
 
 def test_lines_for_people_and_for_machines() -> None:
@@ -119,3 +123,38 @@ def test_lines_for_people_and_for_machines() -> None:
     said = json.loads(line)
     assert said.pop("at") == pytest.approx(record.created, abs=0.01)
     assert said == {"level": "warning", "log": "terazi.x", "message": 'a "b\n"', "pid": 7}
+
+
+async def test_https_does_not_begin_while_it_runs(home: Home) -> None:
+    argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    cert, key = home.folder / "cert.pem", home.folder / "key.pem"
+    made = [*argv, "-subj", "/CN=box.example", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(made, check=True, capture_output=True)  # noqa: ASYNC221 - before anything else runs
+    async with serving(home):
+        said = await reload(home, "[service]\n", f'[service]\ntls_cert = "{cert}"\ntls_key = "{key}"\n')
+        reason = "the service speaks HTTPS from its start to its end, or doesn't"
+        assert said == [f"service.tls_cert, service.tls_key need a restart of the service: {reason}"]
+        key.write_text("broken")
+        with pytest.raises(ServiceError, match="can't be used"):
+            await home.control.reload()
+        assert (await home.ask("a")).status == 200
+
+
+async def test_another_engine_binary_is_used_from_the_next_load_on(home: Home) -> None:
+    async with serving(home):
+        program, other = home.folder / "llama-server", home.folder / "llama-server-2"
+        used = home.folder / "second-was-used"
+        other.write_text(program.read_text().replace("#!/bin/sh\n", f"#!/bin/sh\ntouch {used}-$$\n", 1))
+        with pytest.raises(ServiceError, match="llama-server-2"):
+            await reload(home, f'"{program}"', f'"{other}"')  # it can't be run
+        other.chmod(0o755)
+        (said,) = await home.control.reload()
+        assert said.startswith("engines.llama_cpp.server counts with each engine's next load")
+        (first,) = home.starts()
+        assert (await home.ask("a")).status == 200
+        assert home.running() == [first], "what runs goes on"
+        path = home.folder / "terazi.toml"
+        path.write_text(path.read_text() + '\n[[models]]\nname = "b"\nsource = "demo"\n')
+        assert await home.control.reload() == ["b is served"]
+        assert (await home.ask("b")).status == 200
+        assert (home.folder / f"second-was-used-{home.starts()[1]}").exists()

@@ -5,9 +5,10 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol
 
 from terazi.errors import ServiceError, TeraziError, UsageError
 from terazi.gateway.backend import READY
@@ -27,6 +28,26 @@ _log = logging.getLogger(__name__)
 _FOLLOW_EVERY_S = 0.2
 
 
+class Follower(Protocol):
+    """What follows a configuration besides models and keys."""
+
+    async def check(self, config: Config) -> None:
+        """Get ready to ``follow`` it.
+
+        Raises:
+            TeraziError: something in it is wrong.
+        """
+        ...
+
+    def fixed(self, config: Config) -> Mapping[str, str]:
+        """Keys that it can't follow as things are, beyond those that nothing can, with the reason for each."""
+        ...
+
+    def follow(self, config: Config) -> list[str]:
+        """Follow what was checked last; sentences on what isn't a key's change."""
+        ...
+
+
 class ServiceControl:
     """Implements the gateway's ``Control`` over the fleet.
 
@@ -35,8 +56,7 @@ class ServiceControl:
         curator: who changes what is served.
         survey: the dispatcher's view of all queues.
         config: as it was read; *path* is where, None if nowhere.
-        typed: keys of it that were given when the service was started.
-        take_over: has all that isn't the curator's follow a configuration; it can't fail.
+        follower: has all that isn't the curator's follow a configuration; None follows nothing.
         stopping: set to end the service.
     """
 
@@ -49,11 +69,9 @@ class ServiceControl:
         *,
         path: Path | None,
         stopping: asyncio.Event,
-        typed: Collection[str] = (),
-        take_over: Callable[[Config], None] = lambda _: None,
+        follower: Follower | None = None,
     ) -> None:
-        self._typed = typed
-        self._take_over = take_over
+        self._follower = follower
         self._survey = survey
         self._fleet = fleet
         self._curator = curator
@@ -137,13 +155,16 @@ class ServiceControl:
             raise UsageError("this service was started without a terazi.toml", hint="start it with --config FILE")
         try:
             after = await asyncio.to_thread(read_config, path)
+            if self._follower is not None:
+                await self._follower.check(after)
             said = await self._curator.apply(self._config, after)
         except TeraziError as error:
             self._problem = error.message
             _log.warning("the configuration was not taken over: %s", error.message)
             raise
-        self._take_over(after)
-        said += told(self._config, after, typed=self._typed)
+        if self._follower is not None:
+            said += self._follower.follow(after)
+            said += told(self._config, after, fixed=self._follower.fixed(after))
         self._config, self._problem = after, None
         for text in said or ["nothing changes"]:
             _log.info("configuration: %s", text)

@@ -3,7 +3,7 @@
 A test holds these rules against the configuration's own tables, and the guide's table against these rules.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -43,13 +43,12 @@ def _restart(table: str, keys: str, reason: str) -> dict[str, Rule]:
     return _rules(table, keys, Rule(effect=Effect.RESTART, reason=reason))
 
 
-_TYPED: Final = Rule(effect=Effect.RESTART, reason="what was given when it was started goes before the file")
+_NONE: Final[Mapping[str, str]] = {}
 #: By key; those of ``[[models]]`` and ``[[keys]]`` without a number.
 RULES: Final[Mapping[str, Rule]] = {
     **_restart("service", "host port", "the service listens at one address from its start to its end"),
-    **_rules("service", "api_key max_queued max_queued_each ready_wait_s drain_s"),
+    **_rules("service", "api_key max_queued max_queued_each ready_wait_s drain_s tls_cert tls_key"),
     **_restart("service", "max_body_mib heartbeat_s allowed_origins", _SERVERS),
-    **_restart("service", "tls_cert tls_key", "the certificate is read when the service begins to listen"),
     **_rules("models", "name source", _ENGINE),
     **_rules("models", "engine url url_model api_key_env aliases pin idle_s priority"),
     **_rules("models.settings", "context users prompt output quant mmproj kv_type gpu_layers", _ENGINE),
@@ -65,11 +64,10 @@ RULES: Final[Mapping[str, Rule]] = {
     **_rules("guard.shed", "ram_free vram_free pressure swap_in"),
     **_rules("guard.shrink", "ram_free vram_free pressure swap_in"),
     **_rules("log", "level format requests"),
-    **_restart("engines.llama_cpp", "server", "what the engine can do is asked when the service starts"),
     **_rules("engines.llama_cpp", "stall_s stop_grace_s stuck_s"),
     **_rules(
         "engines.llama_cpp",
-        "keep_prompts cpu_fallback",
+        "server keep_prompts cpu_fallback",
         Rule(effect=Effect.LOAD, reason="engines are started with it"),
     ),
     **_rules("power", "price_per_kwh currency psu_w psu_atx3 psu_efficiency host_idle_w host_load_w duty"),
@@ -92,14 +90,15 @@ def _changed(before: BaseModel, after: BaseModel, place: str) -> Iterator[str]:
             yield key
 
 
-def told(before: Config, after: Config, *, typed: Collection[str] = ()) -> list[str]:
+def told(before: Config, after: Config, *, fixed: Mapping[str, str] = _NONE) -> list[str]:
     """A sentence for each kind of change outside ``[[models]]`` and ``[[keys]]``; never with a value in it.
 
-    *typed* are keys that were given when the service was started, so that the file's value does not count.
+    *fixed* are keys of which a change takes a restart as things are, with the reason for each.
     """
     grouped: dict[Rule, list[str]] = {}
     for key in changed_keys(before, after):
-        grouped.setdefault(_TYPED if key in typed else RULES[key], []).append(key)
+        rule = Rule(effect=Effect.RESTART, reason=fixed[key]) if key in fixed else RULES[key]
+        grouped.setdefault(rule, []).append(key)
     return [
         _sentence(rule, keys) for rule, keys in sorted(grouped.items(), key=lambda item: _ORDER[item[0].effect])
     ]

@@ -285,8 +285,7 @@ class Fleet:
 
     def open(self, slot: Slot, *, open_: bool) -> None:
         """Let requests into the slot's engine, or not."""
-        ready = slot.deployment is not None and slot.deployment.runner.state.phase is Phase.READY
-        slot.open = open_ and ready
+        slot.open = open_ and slot.deployment is not None and slot.deployment.runner.state.phase is Phase.READY
         if slot.planned.name in self.models:
             self._tell_seats(slot.replica(open_=slot.open))
 

@@ -61,4 +61,9 @@ def apply(table: LogTable) -> None:
     program.setLevel(table.level.upper())
     for handler in program.handlers:
         handler.setFormatter(JsonLine() if table.format == "json" else TextLine())
-    logging.getLogger(REQUESTS).setLevel(logging.INFO if table.requests else _SILENT)
+    logging.getLogger(REQUESTS).setLevel(level_of_requests(table))
+
+
+def level_of_requests(table: LogTable) -> int:
+    """The level of the request log."""
+    return logging.INFO if table.requests else _SILENT

@@ -61,13 +61,18 @@ class _QuietHandler(RotatingFileHandler):
 
 @asynccontextmanager
 async def observing(
-    state: Path, say: Callable[[str], None], environ: Mapping[str, str] = os.environ
+    state: Path,
+    say: Callable[[str], None],
+    environ: Mapping[str, str] = os.environ,
+    *,
+    level: int = logging.INFO,
 ) -> AsyncIterator[list[Reader]]:
     """The readers for a gateway, while it runs; what they hold is written at the end.
 
     Args:
         state: the folder that ``logs/`` is in.
         say: tells the person at the terminal.
+        level: of the request log, to begin with.
 
     Raises:
         UsageError: traces are asked for, and OpenTelemetry isn't installed.
@@ -78,7 +83,7 @@ async def observing(
     _make_private(folder / LOG_NAME)
     handler = _QuietHandler(folder / LOG_NAME, say)
     log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    log.setLevel(level)
     log.propagate = False
     tally = Tally(Store(store_file(), notice=say))
     readers: list[Reader] = [RequestLog(time.time, log), tally]

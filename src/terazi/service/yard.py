@@ -8,6 +8,7 @@ from terazi.engines.llama_cpp.binary import Binary
 from terazi.hardware.machine import Machine
 from terazi.service.config import Config
 from terazi.service.deployment import Deployment
+from terazi.service.engine_at_hand import Engine
 from terazi.supervisor.vitals import DeviceMemory
 
 
@@ -32,3 +33,7 @@ class Yard:
     on_ready: Callable[[Deployment], None] = lambda _: None
     device_memory: DeviceMemory | None = None
     price_per_kwh: float | None = None
+
+    def use(self, engine: Engine) -> None:
+        """Start engines with this one from now on; what runs goes on."""
+        self.binary, self.look = engine.binary, engine.look

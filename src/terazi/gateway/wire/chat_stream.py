@@ -1,8 +1,8 @@
-"""Reads an engine's chat stream: what each event adds, and what the whole of it came to.
+"""Reads an engine's answer, event by event or whole: what each adds, and what all of it came to.
 
 Whoever translates an answer into another API reads it here, so that the engines' habits are known in one place:
 tool calls in fragments, several of them with one index (ollama#15457), token counts in a last event, in each event,
-or in none.
+or in none; chats, texts of ``/v1/completions``, and llama-server's own shape, as ``/infill`` answers.
 """
 
 import json
@@ -46,7 +46,7 @@ class TokenCounts:
 
 
 class ChatReader:
-    """Feed each event's data; ``finish`` and ``counts`` are true of what was read so far.
+    """Feed each event's data; ``finish``, ``counts``, ``usage`` and ``timings`` are true of what was read so far.
 
     Counts are the engine's own (``usage``, else llama-server's ``timings`` or ``prompt_progress``); only an answer
     that is broken off before any of them came has its output counted by events, of which each is a token or more.
@@ -55,6 +55,9 @@ class ChatReader:
     def __init__(self) -> None:
         self.finish: str | None = None
         self.counts = TokenCounts()
+        #: As the engine said them last; empty until then.
+        self.usage: Mapping[str, object] = {}
+        self.timings: Mapping[str, object] = {}
         self._events = 0
         self._calls: list[CallPiece] = []
         self._numbers: dict[object, int] = {}
@@ -70,9 +73,15 @@ class ChatReader:
         event = load(data)
         if event.get("error"):
             raise WireError(engine_fault(502, data))
-        choices = listed(event.get("choices"))
+        choices = event.get("choices")
+        if not isinstance(choices, list):  # llama-server's own shape
+            if event.get("stop") is True:
+                self.finish = "length" if event.get("stop_type") == "limit" else "stop"
+            piece = Piece(text=text_of(event.get("content")))
+            self._count(event, written=bool(piece.text))
+            return piece
         choice = mapping(choices[0]) if choices else {}
-        said = mapping(choice.get("delta")) or mapping(choice.get("message"))
+        said = mapping(choice.get("delta")) or mapping(choice.get("message")) or {"content": choice.get("text")}
         self.finish = text_of(choice.get("finish_reason")) or self.finish
         piece = Piece(
             text=text_of(said.get("content")),
@@ -95,6 +104,8 @@ class ChatReader:
     def _call(self, fragment: Mapping[str, object]) -> CallPiece:
         function, given = mapping(fragment.get("function")), text_of(fragment.get("id"))
         index = fragment.get("index", 0)
+        if not isinstance(index, int | str):
+            index = 0
         number = self._numbers.get(index)
         # a new id is a new call, whatever its index says
         if number is None or (given and self._calls[number].id not in {"", given}):
@@ -113,6 +124,7 @@ class ChatReader:
         self._events += written
         counts, usage, timings = self.counts, mapping(event.get("usage")), mapping(event.get("timings"))
         progress = mapping(event.get("prompt_progress"))
+        self.usage, self.timings = usage or self.usage, timings or self.timings
         if usage:
             counts.prompt = number_of(usage.get("prompt_tokens")) or counts.prompt
             counts.cached = number_of(mapping(usage.get("prompt_tokens_details")).get("cached_tokens"))

@@ -2,32 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
-from terazi.gateway.wire.errors import Fault, WireError, engine_cut, engine_fault
+from terazi.gateway.wire.chat_stream import CallPiece, ChatReader, Piece, listed, load, mapping
+from terazi.gateway.wire.errors import Fault, WireError, engine_cut
 from terazi.gateway.wire.ollama_request import Shape
 
 _NS_PER_MS: Final = 1_000_000
-
-
-@dataclass(slots=True, kw_only=True)
-class Piece:
-    """What one event of the engine adds to an answer."""
-
-    text: str = ""
-    thinking: str = ""
-    logprobs: list[object] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class _Call:
-    """A tool call under construction: the engine sends its arguments in fragments."""
-
-    id: str = ""
-    name: str = ""
-    arguments: str = ""
 
 
 class Translator:
@@ -41,11 +22,8 @@ class Translator:
     def __init__(self, *, shape: Shape, model: str) -> None:
         self._shape = shape
         self._model = model
-        self._calls: list[_Call] = []
-        self._numbers: dict[int, int] = {}  # the engine's index of a call: where it is in the list
-        self._usage: Mapping[str, object] = {}
-        self._timings: Mapping[str, object] = {}
-        self._finish: str | None = None
+        self._reader = ChatReader()
+        self._calls: list[CallPiece] = []
 
     def feed(self, data: bytes, *, created_at: str) -> bytes:
         """NDJSON for one event's data (often one line, sometimes none).
@@ -53,9 +31,7 @@ class Translator:
         Raises:
             WireError: the engine reported an error, or wrote what isn't JSON.
         """
-        if data == b"[DONE]":
-            return b""
-        piece = self._read(_load(data))
+        piece = self._read(data)
         if not (piece.text or piece.thinking or piece.logprobs):
             return b""
         return _line(self._object(piece, created_at))
@@ -73,8 +49,7 @@ class Translator:
         Raises:
             WireError: the stream ended before the engine said why it stopped.
         """
-        if self._finish is None:
-            raise WireError(engine_cut())
+        self._reader.check_end()
         lines = b""
         if self._calls:
             lines = _line(self._object(Piece(), created_at, calls=self._tool_calls()))
@@ -86,51 +61,26 @@ class Translator:
         Raises:
             WireError: the engine's answer isn't one.
         """
-        piece = self._read(_load(body))
+        piece = self._read(body)
         calls = self._tool_calls() if self._calls else None
-        work = sum(_duration_ns(self._timings.get(part)) or 0 for part in ("prompt_ms", "predicted_ms"))
+        work = sum(_duration_ns(self._reader.timings.get(part)) or 0 for part in ("prompt_ms", "predicted_ms"))
         return self._object(piece, created_at, calls=calls) | self._done(total_ns, total_ns, work_ns=work)
 
     def loaded(self, *, created_at: str, reason: str = "load") -> dict[str, object]:
         """The answer to an empty request, which only asks for the model to be there, or gone (``unload``)."""
         return self._object(Piece(), created_at) | {"done": True, "done_reason": reason}
 
-    def _read(self, event: Mapping[str, object]) -> Piece:
-        if event.get("error"):
-            raise WireError(engine_fault(502, json.dumps(event).encode()))
-        self._usage = _mapping(event.get("usage")) or self._usage
-        self._timings = _mapping(event.get("timings")) or self._timings
-        choices = event.get("choices")
-        if not isinstance(choices, list):  # llama-server's own shape, as /infill answers
-            if event.get("stop") is True:
-                self._finish = "length" if event.get("stop_type") == "limit" else "stop"
-            return Piece(text=_text(event.get("content")))
-        if not choices:
-            return Piece()
-        choice = _mapping(choices[0])
-        said = _mapping(choice.get("delta")) or _mapping(choice.get("message")) or {"content": choice.get("text")}
-        self._finish = _text(choice.get("finish_reason")) or self._finish
-        for fragment in _list(said.get("tool_calls")):
-            self._add_call(_mapping(fragment))
-        return Piece(
-            text=_text(said.get("content")),
-            thinking=_text(said.get("reasoning_content")),
-            logprobs=_list(_mapping(choice.get("logprobs")).get("content")),
-        )
-
-    def _add_call(self, fragment: Mapping[str, object]) -> None:
-        index, given = fragment.get("index", 0), _text(fragment.get("id"))
-        number = self._numbers.get(index) if isinstance(index, int) else None
-        # a new id is a new call, whatever its index says: some engines give every call the same one (ollama#15457)
-        if number is None or (given and self._calls[number].id not in {"", given}):
-            number = len(self._calls)
-            self._calls.append(_Call())
-            if isinstance(index, int):
-                self._numbers[index] = number
-        call, function = self._calls[number], _mapping(fragment.get("function"))
-        call.id = call.id or given
-        call.name += _text(function.get("name"))
-        call.arguments += _text(function.get("arguments"))
+    def _read(self, data: bytes) -> Piece:
+        """What *data* adds; tool calls are put together until they are whole."""
+        piece = self._reader.read(data)
+        for part in piece.calls:
+            if part.number == len(self._calls):
+                self._calls.append(CallPiece(number=part.number))
+            call = self._calls[part.number]
+            call.id = part.id
+            call.name += part.name
+            call.arguments += part.arguments
+        return piece
 
     def _tool_calls(self) -> list[dict[str, object]]:
         shaped: list[dict[str, object]] = []
@@ -165,18 +115,18 @@ class Translator:
 
     def _done(self, total_ns: int, first_ns: int, *, work_ns: int | None = None) -> dict[str, object]:
         """The figures of the last object. What the engine didn't work was waiting, for the model or in a queue."""
-        cached, evaluated = self._timings.get("cache_n"), self._timings.get("prompt_n")
+        cached, evaluated = self._reader.timings.get("cache_n"), self._reader.timings.get("prompt_n")
         prompt = evaluated + cached if isinstance(evaluated, int) and isinstance(cached, int) else evaluated
         counts = {
-            "prompt_eval_count": self._usage.get("prompt_tokens", prompt),
-            "prompt_eval_duration": _duration_ns(self._timings.get("prompt_ms")),
-            "eval_count": self._usage.get("completion_tokens", self._timings.get("predicted_n")),
-            "eval_duration": _duration_ns(self._timings.get("predicted_ms")),
+            "prompt_eval_count": self._reader.usage.get("prompt_tokens", prompt),
+            "prompt_eval_duration": _duration_ns(self._reader.timings.get("prompt_ms")),
+            "eval_count": self._reader.usage.get("completion_tokens", self._reader.timings.get("predicted_n")),
+            "eval_duration": _duration_ns(self._reader.timings.get("predicted_ms")),
         }
-        busy = (_duration_ns(self._timings.get("prompt_ms")) or 0) if work_ns is None else work_ns
+        busy = (_duration_ns(self._reader.timings.get("prompt_ms")) or 0) if work_ns is None else work_ns
         return {
             "done": True,
-            "done_reason": "length" if self._finish == "length" else "stop",
+            "done_reason": "length" if self._reader.finish == "length" else "stop",
             "total_duration": total_ns,
             "load_duration": max(0, first_ns - busy),
             **{key: value for key, value in counts.items() if value is not None},
@@ -190,7 +140,7 @@ def embeddings(body: bytes) -> list[list[float]]:
         WireError: the engine's answer isn't one.
     """
     vectors: dict[int, list[float]] = {}
-    for row in map(_mapping, _list(_load(body).get("data"))):
+    for row in map(mapping, listed(load(body).get("data"))):
         index, vector = row.get("index"), row.get("embedding")
         if not isinstance(index, int) or not isinstance(vector, list):
             raise WireError(engine_cut("the engine's answer holds something that is not an embedding"))
@@ -217,34 +167,12 @@ def embed_answer(
         "total_duration": total_ns,
         "load_duration": load_ns,
     }
-    count = _mapping(_load(body).get("usage")).get("prompt_tokens") if body else 0
+    count = mapping(load(body).get("usage")).get("prompt_tokens") if body else 0
     return shaped | ({"prompt_eval_count": count} if isinstance(count, int) else {})
 
 
 def _line(shaped: dict[str, object]) -> bytes:
     return json.dumps(shaped, separators=(",", ":")).encode() + b"\n"
-
-
-def _load(data: bytes) -> Mapping[str, object]:
-    try:
-        loaded = json.loads(data)
-    except (ValueError, RecursionError) as problem:
-        raise WireError(engine_cut(f"the engine wrote something that is not JSON: {data[:80]!r}")) from problem
-    if not isinstance(loaded, dict):
-        raise WireError(engine_cut("the engine wrote something that is not an object"))
-    return loaded
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
-
-
-def _text(value: object) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _duration_ns(ms: object) -> int | None:
