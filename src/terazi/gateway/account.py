@@ -23,7 +23,7 @@ CLIENT_GONE: Final = 499
 #: the one with the usage and ``[DONE]`` are some 1,300 bytes of llama-server's (b11434).
 END_BYTES: Final = 4096
 #: How long an end may wait to be accounted for, together with others.
-WAIT_S: Final = 0.05
+WAIT_S: Final = 0.25
 #: So many wait at most.
 _MOST: Final = 64
 #: So many are worked off in one turn of the loop: it is held up for a fraction of a millisecond, or for two if

@@ -38,8 +38,8 @@ KEEP_S: Final = 4.0
 GRACE_S: Final = 2.0
 #: Of a whole answer. A batch of 2,048 embeddings of 8,192 numbers has about 200 MB.
 MAX_WHOLE_BYTES: Final = 512 << 20
-#: So often idle connections are looked at while one is kept.
-_LOOKS: Final = 8
+#: Idle connections are closed so much later at most, as a share of the time for which they are kept.
+_LATE: Final = 0.1
 _CONNECT_S: Final = 5.0
 _ADDRESSES_KEPT: Final = 256
 _FIRST_PAUSE_S: Final = 0.025
@@ -134,6 +134,7 @@ class Links:
         self.grace_s = grace_s
         self.max_whole_bytes = max_whole_bytes
         self._keep_s = keep_s
+        self._late_s = keep_s * _LATE
         self._idle: dict[str, deque[Link]] = {}
         self._spares: dict[str, Link] = {}
         self._addresses: dict[str, Address] = {}
@@ -278,19 +279,21 @@ class Links:
     def _rest(self, link: Link, on_end: Callable[[], None]) -> None:
         """Nobody uses *link* for now, and not for longer than it is kept."""
         loop = asyncio.get_running_loop()
-        link.wait(loop.time() + self._keep_s, on_end)
+        until = loop.time() + self._keep_s
+        link.wait(until, on_end)
         if self._timer is None:
-            self._timer = loop.call_later(self._keep_s / _LOOKS, self._look)
+            self._timer = loop.call_at(until + self._late_s, self._look)
 
     def _look(self) -> None:
         """One timer for all of them: each of its own would be set and cancelled for each request."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         resting = [*self._spares.values(), *(link for idle in self._idle.values() for link in idle)]
+        stay = [link.until for link in resting if link.until > now]
+        self._timer = loop.call_at(min(stay) + self._late_s, self._look) if stay else None
         for link in resting:
             if link.until <= now:
                 link.close()
-        self._timer = loop.call_later(self._keep_s / _LOOKS, self._look) if self._spares or self._idle else None
 
     def bring_in(self, sock: socket.socket, unsent: bytes = b"") -> Link:
         """The link over *sock*, which the loop gets to know meanwhile; *unsent* is written then."""

@@ -58,6 +58,10 @@ class House(Protocol):
         """A client has connected."""
         ...
 
+    def due(self, at: float) -> None:
+        """A connection has a deadline, *at* which it wants to be looked at, or soon after."""
+        ...
+
     def closed(self, connection: "Connection") -> None:
         """It has left, or is somebody else's now."""
         ...
@@ -76,7 +80,7 @@ class House(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """The protocol of one connection; ``deadline`` is looked at once a second by the house."""
+    """The protocol of one connection; its house looks at ``deadline`` when one is due."""
 
     __slots__ = (
         "_ahead", "_body_began", "_buffer", "_chunks", "_head", "_house", "_pending", "_pieces", "_raw_bytes",
@@ -106,6 +110,7 @@ class Connection(asyncio.Protocol):
         self.transport = cast("asyncio.Transport", transport)
         self._house.opened(self)
         self.deadline = self._house.now() + self._house.limits.head_s
+        self._house.due(self.deadline)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - why it went is all the same
         """The client has gone."""
@@ -138,6 +143,7 @@ class Connection(asyncio.Protocol):
         """The client takes less than it is sent."""
         self._stuck = True
         self.deadline = self._house.now() + self._house.limits.stall_s
+        self._house.due(self.deadline)
         if self._pending is not None and self._pending.flow is not None:
             self._pending.flow.pause()
 
@@ -166,6 +172,7 @@ class Connection(asyncio.Protocol):
                 self._buffer, self._scanned = buffer, len(buffer)
                 if not scanned:
                     self.deadline = min(self.deadline, house.now() + house.limits.head_s)
+                    self._house.due(self.deadline)
                 return
             head = read_head(buffer[:end], most_headers=house.limits.headers)
         except BadHeadError as problem:
@@ -190,6 +197,7 @@ class Connection(asyncio.Protocol):
             self._chunks = ChunkedBody(head)
         self._body_began = house.now()
         self.deadline = self._body_began + house.limits.body_s
+        self._house.due(self.deadline)
         if rest:
             self._read_body(rest)
         elif head.expects and not head.old and self.transport is not None:
@@ -285,6 +293,7 @@ class Connection(asyncio.Protocol):
         self.state = State.HEAD
         limits = self._house.limits
         self.deadline = self._house.now() + (limits.stall_s if self._stuck else limits.idle_s)
+        self._house.due(self.deadline)
         if self._ahead:
             self._ahead = False
             transport.resume_reading()
@@ -309,6 +318,7 @@ class Connection(asyncio.Protocol):
         self.state = State.LINGER
         self._size, self._pieces, self._buffer = 0, [], b""
         self.deadline = self._house.now() + self._house.limits.linger_s
+        self._house.due(self.deadline)
         transport.write(fault_bytes(api, fault, fields, keep_alive=False, old=old))
         if transport.can_write_eof():
             transport.write_eof()

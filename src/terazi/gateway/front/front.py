@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
+from math import inf
 from typing import Final
 
 from terazi.gateway.access import origin_allowed
@@ -29,7 +30,8 @@ _log = logging.getLogger(__name__)
 HOT_PATHS: Final = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/embeddings"})
 #: Those of them for which a created name has defaults.
 _WITH_DEFAULTS: Final = frozenset({"/v1/chat/completions", "/v1/completions"})
-_SWEEP_S: Final = 1.0
+#: Late connections are closed so much later at most.
+_LOOK_S: Final = 1.0
 
 
 class Front:
@@ -50,8 +52,9 @@ class Front:
         self.now = self._loop.time
         self._connections: set[Connection] = set()
         bounds = (self.limits.head_s, self.limits.body_s, self.limits.idle_s, self.limits.linger_s)
-        self._every_s = min(_SWEEP_S, min(bounds) / 4)
-        self._sweeping = self._loop.call_later(self._every_s, self._sweep)
+        self._every_s = min(_LOOK_S, min(bounds) / 4)
+        self._look_at = inf
+        self._looking: asyncio.TimerHandle | None = None
 
     def __call__(self) -> Connection:
         """The protocol for a new connection."""
@@ -59,16 +62,26 @@ class Front:
 
     def close(self) -> None:
         """Close all connections."""
-        self._sweeping.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
         for connection in tuple(self._connections):
             connection.close()
 
-    def _sweep(self) -> None:
+    def due(self, at: float) -> None:
+        """As ``House`` has it. A service that has nothing to look after sleeps."""
+        if at >= self._look_at:
+            return
+        if self._looking is not None:
+            self._looking.cancel()
+        self._look_at = at + self._every_s  # together with those that are due soon after
+        self._looking = self._loop.call_at(self._look_at, self._look)
+
+    def _look(self) -> None:
+        self._look_at, self._looking = inf, None
         now = self.now()
-        late = [c for c in self._connections if now >= c.deadline and c.late(now)]
-        for connection in late:
+        for connection in [c for c in self._connections if now >= c.deadline and c.late(now)]:
             connection.time_is_up()
-        self._sweeping = self._loop.call_later(self._every_s, self._sweep)
+        self.due(min((c.deadline for c in self._connections), default=inf))
 
     # --- what connections ask ---------------------------------------------------------------------------
 
