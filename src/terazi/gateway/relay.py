@@ -273,7 +273,7 @@ class Relay(Tap):
                 self._write(data)
                 return
             self._got_on()
-        if b'"error"' in data:
+        if self._trouble or b'"error"' in data:
             data = self._without_error(data)
         if self._stitcher is not None:
             try:
@@ -285,7 +285,7 @@ class Relay(Tap):
             data = self._held_back(data)
         if data:
             self._out(data)
-            plain = self._stitcher is None and self._hold is Hold.NOTHING and not self._trouble and not self._rest
+            plain = self._stitcher is None and self._hold is Hold.NOTHING and not (self._trouble or self._rest)
             if plain and not data.endswith(_LAST_EVENT[2:]):
                 self._begin_bypass()
 
@@ -366,7 +366,12 @@ class Relay(Tap):
             self._on_first = None
 
     def _without_error(self, data: bytes) -> bytes:
-        """What comes before an error event, which is passed on if the engine lives on: then it is its word."""
+        """What comes before an error event. That and what follows is passed on if the engine lives on: then it is
+        its word.
+        """
+        if self._trouble:
+            self._trouble += data
+            return b""
         found = _ERROR.search(data)
         if found is None:
             return data
