@@ -235,6 +235,7 @@ class Run:
             return
         if self._task is not None:
             self._task.cancel()
+            self.relay.detach()  # not in the task's turn: what goes past the relay would still be sent in this one
         else:
             self._left()
             self.close()

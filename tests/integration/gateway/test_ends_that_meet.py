@@ -134,6 +134,23 @@ async def test_an_answer_may_end_in_the_turn_in_which_its_client_leaves() -> Non
             assert (desk.traffic.count, backend.in_flight) == (0, 0)
 
 
+@pytest.mark.parametrize("deadline_s", [None, 20.0], ids=["without a task", "with a task"])
+async def test_nothing_goes_to_a_client_that_has_left_in_this_turn(deadline_s: float | None) -> None:
+    """Its connection is closed by then, and a loop may take writing to it for a fault of the engine's link."""
+    flags = ("--fake-token-delay-s", "0.01", "--fake-tokens", "1000")
+    async with running(fake_engine(*flags)) as engine:
+        backend = StubBackend(engine.port)
+        async with desk_over(backend) as desk:
+            sink, over = Ear(), asyncio.Event()
+            run = desk.broker.begin(call_of(deadline_s=deadline_s), sink, over.set)
+            await until(lambda: "write" in sink.said)
+            assert len(desk.broker._links._open) == 1  # type: ignore[attr-defined]
+            run.cancel()
+            assert not desk.broker._links._open  # type: ignore[attr-defined]
+            async with asyncio.timeout(2):
+                await over.wait()
+
+
 @pytest.mark.parametrize("at", ["begin", "write", "end"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_sink_that_fails_holds_nothing(at: str, stream: bool, caplog: pytest.LogCaptureFixture) -> None:
