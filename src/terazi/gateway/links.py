@@ -178,7 +178,7 @@ class Links:
         else:
             exchange.write_to(link, spare=stream)
         if stream and base_url not in self._spares:
-            asyncio.get_running_loop().call_soon(self._provide, base_url)  # while the engine works
+            self._provide(base_url)
         return exchange
 
     def close(self) -> None:
@@ -255,20 +255,13 @@ class Links:
         return link
 
     def _provide(self, base_url: str) -> None:
-        """Open a connection for the next stream, unless there is one. No request depends on it."""
+        """Open a connection for the next stream, while the engine works. No request depends on it."""
         address = self.address(base_url)
-        if self._closed or base_url in self._spares or not address.here:
+        if not address.here:
             return
-        sock: socket.socket | None = None
-        try:
-            sock = self.take_socket()
-            if sock.connect_ex((address.host, address.port)) not in {0, errno.EINPROGRESS}:
-                raise ConnectionRefusedError
-        except OSError:
-            if sock is not None:
-                sock.close()
-            return
-        link = self._spares[base_url] = self.bring_in(sock)
+        loop, link = asyncio.get_running_loop(), Link()
+        self._spares[base_url] = link
+        self._adopt(loop.create_task(loop.create_connection(lambda: link, address.host, address.port)), link)
 
         def forget() -> None:
             if self._spares.get(base_url) is link:
@@ -299,7 +292,7 @@ class Links:
         """The link over *sock*, which the loop gets to know meanwhile; *unsent* is written then."""
         loop = asyncio.get_running_loop()
         link = Link(unsent=unsent, sock=None if isinstance(loop, asyncio.BaseEventLoop) else sock)
-        self.adopt(loop.create_task(loop.create_connection(lambda: link, sock=sock)), link)
+        self._adopt(loop.create_task(loop.create_connection(lambda: link, sock=sock)), link)
         return link
 
     def take_socket(self) -> socket.socket:
@@ -307,8 +300,8 @@ class Links:
         sock, self._spare = self._spare or _new_socket(), None
         return sock
 
-    def adopt(self, adopting: "asyncio.Task[object]", link: Link) -> None:
-        """Keep the task that brings *link*'s socket into the loop, and tell *link* if that fails."""
+    def _adopt(self, adopting: "asyncio.Task[object]", link: Link) -> None:
+        """Keep the task that connects *link*, or brings its socket into the loop, and tell it if that fails."""
         self._adopting.add(adopting)
 
         def over(task: "asyncio.Task[object]") -> None:

@@ -337,13 +337,10 @@ class Relay(Tap):
         """Take down what has gone past, as if it had come this way."""
         if not self._bypassed:
             return
-        chunks = self._bypassed.copy()
+        events = [chunk[chunk.index(b"\n") + 1 : -2] for chunk in self._bypassed]  # without the framing
         self._bypassed.clear()
-        size = 0
-        for chunk in chunks:
-            data = chunk[chunk.index(b"\n") + 1 : -2]  # without the framing
-            size += len(data)
-            self._entry.sent(data)
+        size = sum(map(len, events))
+        self._entry.sent_all(events, size)
         self._quiet = False
         self._sink.bypassed(size)
         if self.flight is not None:

@@ -251,11 +251,11 @@ class Run:
             return
         self._closed = True
         try:
-            self.relay.detach()
-            self.leave(None)
+            self.relay.let_go()
+            if self._stay is not None:
+                self.leave(None)
             self._broker.close(self)
         finally:
-            self.relay.let_go()
             over, self._over = self._over, None
             if over is not None:
                 over()

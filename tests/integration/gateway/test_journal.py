@@ -96,6 +96,17 @@ async def test_the_file_is_begun_anew_with_what_is_open(tmp_path: Path) -> None:
     await journal.close()
 
 
+async def test_what_is_answered_at_once_is_never_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.open()
+    for i in range(5):
+        journal.accept(call_of(f"r{i}")).close("200")
+    await asyncio.sleep(0.4)
+    (file,) = files(tmp_path)
+    assert file.read_bytes() == b""
+    await journal.close()
+
+
 async def test_a_folder_that_cannot_be_written_to_costs_the_file_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     journal = Journal(tmp_path / "file")
@@ -116,7 +127,7 @@ async def test_a_full_disk_costs_what_is_written_then_and_is_said_once(
         entries = [journal.accept(call_of(f"req-{i}")) for i in range(3)]
         await asyncio.sleep(0.4)
         entries[0].close("200")
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(2.2)
         assert [r.message for r in caplog.records if "can't be written" in r.message] == [
             "the journal can't be written now: [Errno 28] No space left on device"
         ]
@@ -139,8 +150,10 @@ async def test_names_that_need_escaping_come_back_as_they_were(tmp_path: Path) -
     journal.open()
     caller = Caller(name='a "b" \\ \n é \ud83d')
     journal.accept(replace(call_of("odd"), caller=caller, model="m/é", body=b'{"p": "\xff \n"}'))
-    journal.accept(call_of("over")).close('fault "x"\n')
+    over = journal.accept(call_of("over"))
     await asyncio.sleep(0.35)
+    over.close('fault "x"\n')
+    await asyncio.sleep(2.2)
     (file,) = files(tmp_path)
     (said,) = unfinished_in(file.read_bytes())
     assert (said["id"], said["key"], said["model"], said["path"]) == (
