@@ -247,7 +247,7 @@ class Broker:
     ) -> None:
         """Begin an attempt in the engine that has it; *told* hears how it comes out."""
         call, relay, backend, hold = run.call, run.relay, run.engine, Hold.NOTHING
-        if call.stream and binds(run.fields):
+        if call.stream and binds(call.fields or run.fields):
             hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
         if sending is None:
             relay.arm(told, hold=hold)

@@ -149,20 +149,21 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """End it after what was written."""
         self._dead = True
-        self._ended()
+        if self._on_end is not None:
+            self._ended()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """End it now."""
         self._dead = True
-        self._ended()
+        if self._on_end is not None:
+            self._ended()
         if self._transport is not None:
             self._transport.abort()
 
     def _ended(self) -> None:
-        on_end = self._on_end
-        self.stop_waiting()
+        on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
 
@@ -225,7 +226,7 @@ class Link(asyncio.Protocol):
         if self._between:
             if data[-2:] != b"\r\n":  # some of the next chunk's head has come
                 self._between = False
-            elif between:
+            elif between and _WHOLE.get(data[:_HEAD_OF_CHUNK]) != len(data):
                 _learn(data)
         pieces = self._pieces
         if pieces:
@@ -260,9 +261,11 @@ class Link(asyncio.Protocol):
         """The end: of an answer too, if that is how it is framed."""
         listener, self.listener = self.listener, None
         self._transport = None
-        self.end_bypass()
         self._parser = _NOBODYS
-        self._ended()
+        if self._left:
+            self.end_bypass()
+        if self._on_end is not None:
+            self._ended()
         if listener is None or listener.over:
             return
         if self._told and not self._framed and exc is None:

@@ -24,7 +24,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -94,24 +93,28 @@ class Exchange(Flow, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Address:
-    """Where an engine is: the parts of its base URL."""
+    """Where an engine is.
 
-    host: str
-    port: int
-    prefix: str
-    tls: bool
+    Args:
+        base_url: as its backend says it.
 
-    @property
-    def authority(self) -> str:
-        """For the ``Host`` field."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    Attributes:
+        host, port, prefix, tls: its parts; *prefix* is its path without a slash at the end.
+        authority: for the ``Host`` field.
+        here: plain HTTP over the loopback device.
+    """
 
-    @property
-    def here(self) -> bool:
-        """Plain HTTP over the loopback device."""
-        return not self.tls and self.host.startswith("127.")
+    __slots__ = ("authority", "here", "host", "port", "prefix", "tls")
+
+    def __init__(self, base_url: str) -> None:
+        parts = urlsplit(base_url)
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if self.tls else 80)
+        self.prefix = parts.path.rstrip("/")
+        self.authority = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        self.here = not self.tls and self.host.startswith("127.")
 
 
 class Links:
@@ -204,10 +207,7 @@ class Links:
         """The parts of *base_url*."""
         known = self._addresses.get(base_url)
         if known is None:
-            parts = urlsplit(base_url)
-            tls = parts.scheme == "https"
-            port = parts.port or (443 if tls else 80)
-            known = Address(parts.hostname or "", port, parts.path.rstrip("/"), tls)
+            known = Address(base_url)
             if len(self._addresses) >= _ADDRESSES_KEPT:  # each start of an engine brings another port
                 self._addresses.clear()
             self._addresses[base_url] = known

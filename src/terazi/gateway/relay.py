@@ -180,6 +180,7 @@ class Relay(Tap):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.abort()
+        if self._bypassing:
             self._end_bypass()
 
     def finish(self, rest: bytes = b"") -> None:
@@ -232,7 +233,8 @@ class Relay(Tap):
     def enough(self) -> None:
         """As ``Tap`` says."""
         if not self._over:
-            self._end_bypass()
+            if self._bypassing:
+                self._end_bypass()
             self._count(self._entry.tail())
             self.finish()
             self._tell(Result(Ending.DONE))
@@ -294,7 +296,8 @@ class Relay(Tap):
         if not self._stream:
             self._answered(b"".join(self._whole))
             return
-        self._end_bypass()
+        if self._bypassing:
+            self._end_bypass()
         if self._rest:
             rest, self._rest = self._rest.rstrip(b"\r\n"), b""
             if _is_event(rest):  # some servers leave out the last empty line
@@ -347,12 +350,11 @@ class Relay(Tap):
             self.flight.saw(size)
 
     def _end_bypass(self) -> None:
-        if self._bypassing:
-            self._bypassing = False
-            self.settle()
-            self._entry.release()
-            if self.flight is not None:
-                self.flight.tells_no_more(self.settle)
+        self._bypassing = False
+        self.settle()
+        self._entry.release()
+        if self.flight is not None:
+            self.flight.tells_no_more(self.settle)
 
     # --- what becomes of it -----------------------------------------------------------------------------
 
