@@ -50,7 +50,7 @@ _REMEMBERED: Final = 100
 
 
 class Entry:
-    """One accepted request, and what its client has been sent."""
+    """One request, and what its client has been sent."""
 
     __slots__ = ("_counted", "_journal", "_last", "_raw", "_reserved", "_script", "_size", "call", "lost_track")
 
@@ -240,7 +240,7 @@ class Journal:
 
     # --- requests
 
-    def accept(self, call: Call) -> Entry:
+    def accept(self, call: Call) -> None:
         """*call* is to be answered from now on. Its id needs no escaping in JSON."""
         if self._file is not None:
             body = ', "body": ' + json.dumps(call.body.decode("utf-8", "replace")) if self._prompts else ""
@@ -248,7 +248,6 @@ class Journal:
             line = f'{{"id": "{call.id}", {asked}, "at": {self._clock():.3f}{body}}}\n'
             self._new[call.id] = line
             self._write_within(_ACCEPTED_S)
-        return Entry(self, call)
 
     def closed(self, call: Call, state: str) -> None:
         """*call* is over."""

@@ -9,7 +9,7 @@ import pytest
 from terazi.gateway import relay as module
 from terazi.gateway.call import Call, Flow, Head
 from terazi.gateway.in_flight import InFlight
-from terazi.gateway.journal import Journal
+from terazi.gateway.journal import Entry, Journal
 from terazi.gateway.relay import Ending, Relay, Result
 from terazi.gateway.wire.errors import Api, Fault
 from terazi.policy.resume import CHAT, Hold
@@ -97,7 +97,7 @@ class Attempt:
     def __init__(self, path: str = CHAT, *, stream: bool = True, **armed: Any) -> None:
         call = Call(id="r", api=Api.OPENAI, path=path, body=b"{}", model="m", stream=stream, arrived=0)
         self.client, self.line = Client(), Line()
-        self.entry = Journal().accept(call)
+        self.entry = Entry(Journal(), call)
         self.relay = Relay(call, self.client, self.entry, headers=lambda: {"x-request-id": "r"})
         self.results: list[Result] = []
         self.relay.arm(self.results.append, **armed)
