@@ -17,8 +17,8 @@ _CHUNK_HEAD: Final = re.compile(rb"([1-9a-f][0-9a-f]{1,3})\r\n")
 _HEAD_OF_CHUNK: Final = 6
 #: A chunk of whole events ends so.
 _EVENT_END: Final = b"\n\n\r\n"
-#: What somebody must look at before it goes on.
-_WORD_OF_ERROR: Final = b'"error"'
+#: What somebody must look at before it goes on: an engine's error, and "tool_calls" or "function_call".
+_ERROR, _CALL = b'"error"', b"_call"
 _HEADERS: Final = 200
 #: Why an answer broke off that was none.
 NO_HTTP: Final = "its answer is no HTTP"
@@ -124,8 +124,8 @@ class Link(asyncio.Protocol):
     def bypass(self, to: Callable[[bytes], None], keep: Callable[[bytes], None], most_bytes: int) -> None:
         """Give reads that are one chunk of whole events to *to* and *keep*, as they are, instead of the listener.
 
-        It ends with *most_bytes*, and with the first read that is anything else, or has the word "error" in it:
-        that read is told the listener, who may ask for it again.
+        It ends with *most_bytes*, and with the first read that is anything else, or speaks of an error or a call of
+        a tool: that read is told the listener, who may ask for it again.
         """
         if self._between:
             self._pass, self._keep, self._left = to, keep, most_bytes
@@ -196,7 +196,8 @@ class Link(asyncio.Protocol):
             left > 0
             and _WHOLE.get(data[:_HEAD_OF_CHUNK]) == size
             and data.endswith(_EVENT_END)
-            and _WORD_OF_ERROR not in data
+            and _ERROR not in data
+            and _CALL not in data
         ):
             self._left = left
             self._keep(data)

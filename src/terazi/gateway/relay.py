@@ -287,8 +287,7 @@ class Relay(Tap):
             data = self._held_back(data)
         if data:
             self._out(data)
-            plain = self._stitcher is None and self._hold is Hold.NOTHING and not self._trouble and not self._rest
-            if plain and not data.endswith(_LAST_EVENT[2:]):
+            if self._plain() and not data.endswith(_LAST_EVENT[2:]):
                 self._begin_bypass()
 
     def done(self) -> None:
@@ -325,6 +324,11 @@ class Relay(Tap):
         self._tell(Result(Ending.BROKE if reached else Ending.UNREACHED, reason))
 
     # --- what goes past it ------------------------------------------------------------------------------
+
+    def _plain(self) -> bool:
+        """Whether nothing is looked for in what comes but what the link looks for: errors and calls of tools."""
+        held = self._hold is not Hold.NOTHING and (self._hold is not Hold.CALLS or self._held is not None)
+        return self._stitcher is None and not held and not self._trouble and not self._rest
 
     def _begin_bypass(self) -> None:
         to = self._sink.bypass()
