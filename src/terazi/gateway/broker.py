@@ -229,7 +229,12 @@ class Broker:
             if sending is None:
                 return None
             future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-            self._send(run, sending.body, future.set_result, sending, release)
+
+            def told(result: Result) -> None:
+                if not future.done():  # cancelled in this very turn
+                    future.set_result(result)
+
+            self._send(run, sending.body, told, sending, release)
             result = await future
         finally:
             run.relay.detach()

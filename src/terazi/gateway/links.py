@@ -20,6 +20,7 @@ that nobody listens to any more (llama-server's replay buffer).
 import asyncio
 import contextlib
 import errno
+import logging
 import socket
 import ssl
 from collections import deque
@@ -30,6 +31,8 @@ from urllib.parse import urlsplit
 from terazi.gateway.backend import READY, Backend
 from terazi.gateway.call import Flow
 from terazi.gateway.link import NO_HTTP, Link
+
+_log = logging.getLogger(__name__)
 
 #: The engine closes idle connections after 5 s; ours go first.
 KEEP_S: Final = 4.0
@@ -470,7 +473,11 @@ class RunningExchange:
                 self._links.keep(self._base_url, link)
             else:
                 link.close()
-        self._receiver.done()
+        try:
+            self._receiver.done()
+        except Exception as problem:  # a fault of ours: nothing else comes that could end it
+            _log.exception("an answer of %s could not be ended", self._backend.replica)
+            self._receiver.lost(f"its answer could not be ended: {problem}", self._begun)
 
     def broke(self, reason: str, *, silent: bool) -> None:
         """The connection has ended before the answer had; *silent*: not a byte of it came."""

@@ -275,7 +275,7 @@ class Relay(Tap):
                 self._write(data)
                 return
             self._got_on()
-        if b'"error"' in data:
+        if self._trouble or b'"error"' in data:
             data = self._without_error(data)
         if self._stitcher is not None:
             try:
@@ -369,7 +369,12 @@ class Relay(Tap):
             self._on_first = None
 
     def _without_error(self, data: bytes) -> bytes:
-        """What comes before an error event, which is passed on if the engine lives on: then it is its word."""
+        """What comes before an error event. That and what follows is passed on if the engine lives on: then it is
+        its word.
+        """
+        if self._trouble:
+            self._trouble += data
+            return b""
         found = _ERROR.search(data)
         if found is None:
             return data

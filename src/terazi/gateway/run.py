@@ -198,7 +198,8 @@ class Run:
 
     def follow(self, work: Coroutine[None, None, None]) -> None:
         """The rest of it is *work*, which takes its time."""
-        self._task = asyncio.get_running_loop().create_task(self._follow(work))
+        task = self._task = asyncio.get_running_loop().create_task(self._follow(work))
+        task.add_done_callback(lambda _: self._unless_begun(work))
 
     async def _follow(self, work: Coroutine[None, None, None]) -> None:
         call = self.call
@@ -218,7 +219,14 @@ class Run:
             _log.exception("answering request %s failed", call.id)
             self.relay.fail(server_error())
         finally:
-            work.close()  # it was never begun if this was cancelled before
+            work.close()  # it was never begun if the deadline had passed
+            self.close()
+
+    def _unless_begun(self, work: Coroutine[None, None, None]) -> None:
+        """A task that is cancelled in the turn in which it was made comes to none of its lines, nor to its end."""
+        if not self._closed:
+            work.close()
+            self._left()
             self.close()
 
     def cancel(self) -> None:

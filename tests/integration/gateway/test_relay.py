@@ -237,6 +237,16 @@ async def test_what_is_bound_is_held_back_whole_but_not_without_end(monkeypatch:
     assert attempt.client.ended
 
 
+async def test_nothing_overtakes_an_engines_error() -> None:
+    attempt = Attempt()
+    failed = b'data: {"error":{"code":500,"message":"boom"}}\n\n'
+    for came in (text("a"), failed, DONE):
+        attempt.relay.data(came)
+    attempt.relay.done()
+    assert attempt.client.body == text("a") + failed + DONE
+    assert attempt.result().ending is Ending.DONE
+
+
 async def test_an_engines_error_is_its_word_if_it_lives_on() -> None:
     fault = b'data: {"error":{"code":400,"message":"no"}}\n\n'
     attempt = Attempt()

@@ -145,7 +145,8 @@ class Front:
         except WireError as error:
             desk.metrics.requests.labels(Api.OPENAI, tab.model, error.fault.status).inc()
             raise
-        return HotAnswer(desk, connection, head, call, tab, self.fields_for(head) if "origin" in headers else ())
+        answer = HotAnswer(desk, connection, head, call, tab, self.fields_for(head) if "origin" in headers else ())
+        return None if answer.over else answer
 
     def _give_away(self, connection: Connection, head: RequestHead, body: bytes) -> None:
         """To aiohttp, for this request and no other."""
@@ -192,6 +193,11 @@ class HotAnswer:
     def flow(self) -> Flow | None:
         """As ``Pending`` has it."""
         return self._sink.flow
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is written; so soon only if the request was turned away at once."""
+        return self._sink.over
 
     def gone(self) -> None:
         """As ``Pending`` has it."""
