@@ -183,8 +183,6 @@ class Links:
             exchange.connect()
         else:
             exchange.write_to(link, spare=stream)
-        if stream and base_url not in self._spares:
-            self._provide(base_url)
         return exchange
 
     def close(self) -> None:
@@ -257,11 +255,14 @@ class Links:
         del self._spares[base_url]
         return link
 
-    def _provide(self, base_url: str) -> None:
-        """Open a connection for the next stream, while the engine works. No request depends on it."""
-        address = self.address(base_url)
-        if not address.here:
+    def provide(self, base_url: str) -> None:
+        """Open a connection for the next stream, unless there is one. No request depends on it.
+
+        The time for it is after a stream's first event: before, it would keep that event waiting.
+        """
+        if base_url in self._spares or self._closed or not self.address(base_url).here:
             return
+        address = self.address(base_url)
         loop, link = asyncio.get_running_loop(), Link()
         self._spares[base_url] = link
         self._adopt(loop.create_task(loop.create_connection(lambda: link, address.host, address.port)), link)
@@ -328,7 +329,7 @@ class RunningExchange:
 
     __slots__ = (
         "_backend", "_base_url", "_begun", "_body", "_connecting", "_content_type", "_link", "_links", "_path",
-        "_paused", "_pooled", "_receiver", "_spare", "_traceparent", "_whole_bytes", "over", "reached",
+        "_paused", "_pooled", "_provided", "_receiver", "_spare", "_traceparent", "_whole_bytes", "over", "reached",
     )  # fmt: skip
 
     def __init__(
@@ -352,7 +353,8 @@ class RunningExchange:
         self._receiver = receiver
         self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._pooled = self._spare = self._begun = self._paused = self.over = self.reached = False
+        self._pooled = self._spare = self._begun = self._paused = self._provided = False
+        self.over = self.reached = False
         self._whole_bytes: int | None = 0
 
     # --- the way there ----------------------------------------------------------------------------------
@@ -457,7 +459,12 @@ class RunningExchange:
             if self._whole_bytes > self._links.max_whole_bytes:
                 self._lose(f"the engine's answer is larger than {self._links.max_whole_bytes} bytes")
                 return
+            self._receiver.data(data)
+            return
         self._receiver.data(data)
+        if not self._provided:
+            self._provided = True
+            self._links.provide(self._base_url)
 
     @property
     def ending(self) -> bool:
