@@ -6,7 +6,7 @@ llhttp reads chunked bodies, and with them the head again.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import httptools
@@ -65,6 +65,7 @@ class RequestHead:
         length: bytes of the body; None if it is chunked.
         raw: as it came.
         caller: who asks, once the gate has let it in; None for what has not come to it.
+        pattern: what it has in common with others of its connection, if anything.
     """
 
     method: str
@@ -76,6 +77,7 @@ class RequestHead:
     length: int | None
     raw: str
     caller: Caller | None = None
+    pattern: "Pattern | None" = field(default=None, compare=False, repr=False)
 
     @property
     def expects(self) -> bool:
@@ -100,14 +102,20 @@ class Pattern:
     """What the heads of a client's requests have in common: all but the length of the body.
 
     Clients that keep a connection send the same head on it again and again; it needs to be read once.
+
+    Attributes:
+        caller: whom the gate let in with such a head.
+        edition: of the keys by which it did.
     """
 
-    __slots__ = ("_after", "_before", "_head")
+    __slots__ = ("_after", "_before", "_head", "caller", "edition")
 
     def __init__(self, before: bytes, after: bytes, head: RequestHead) -> None:
         self._before = before
         self._after = after
         self._head = head
+        self.caller: Caller | None = None
+        self.edition: object = None
 
     @classmethod
     def of(cls, raw: bytes, head: RequestHead) -> "Pattern | None":
@@ -133,6 +141,7 @@ class Pattern:
             head.keep_alive,
             int(digits),
             raw.decode("latin-1"),
+            pattern=self,
         )
 
 
