@@ -84,6 +84,10 @@ class Stream(asyncio.Protocol):
         head, found, body = self.seen.partition(b"\r\n\r\n")
         if not found:
             return
+        if not head.startswith(b"POST"):  # a peer that looks whether it is there
+            if self.transport is not None:
+                self.transport.close()
+            return
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r")[0])
         if len(body) < length or self.transport is None:
             return

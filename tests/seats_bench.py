@@ -5,7 +5,7 @@ import json
 
 from terazi.gateway.backend import READY, Backend, HeldMemory, ModelCard, Served
 from terazi.gateway.call import Call, Caller
-from terazi.gateway.in_flight import InFlight, Stay
+from terazi.gateway.in_flight import InFlight
 from terazi.gateway.seats import Seats
 from terazi.gateway.wire.errors import Api
 from terazi.policy.dispatch_messages import ReplicaChanged, WantModel
@@ -45,13 +45,10 @@ class NamedBackend:
     def __init__(self, replica: str, model: ModelCard) -> None:
         self.replica = replica
         self.card = model
+        self.flight = InFlight()
 
     async def ready(self) -> None:
         """At once."""
-
-    def tracking(self, request: str = "") -> Stay:
-        """Nobody counts."""
-        return InFlight().tracking(request)
 
 
 class NamedModel:

@@ -18,7 +18,7 @@ from terazi.gateway.account import Reader
 from terazi.gateway.app import create_app
 from terazi.gateway.backend import READY, Backend, Control, HeldMemory, ModelCard, Served, find_served
 from terazi.gateway.call import Caller
-from terazi.gateway.in_flight import InFlight, Stay
+from terazi.gateway.in_flight import InFlight
 from terazi.gateway.library import Library
 from terazi.gateway.ports import Seats
 from terazi.gateway.server import Gateway
@@ -152,10 +152,6 @@ class StubBackend:
     def in_flight(self) -> int:
         """As the Protocol says."""
         return self.flight.count
-
-    def tracking(self, request: str = "") -> Stay:
-        """As the Protocol says."""
-        return self.flight.tracking(request)
 
 
 @dataclass

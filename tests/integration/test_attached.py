@@ -99,12 +99,12 @@ async def test_one_that_works_on_nothing_is_closed_until_it_gives_a_token_and_ne
         try:
             await until_async(lambda: server.models)
             (model,) = server.models.values()
-            with model.tracking("r"):
-                os.kill(other.process.pid, signal.SIGSTOP)
-                await until_async(lambda: told == [False], 8)
-                assert model.state == "failed"
-                os.kill(other.process.pid, signal.SIGCONT)
-                await until_async(lambda: told == [False, True], 8)
+            model.flight.entered("r")
+            os.kill(other.process.pid, signal.SIGSTOP)
+            await until_async(lambda: told == [False], 8)
+            assert model.state == "failed"
+            os.kill(other.process.pid, signal.SIGCONT)
+            await until_async(lambda: told == [False, True], 8)
             assert other.process.returncode is None
         finally:
             watching.cancel()
@@ -119,8 +119,7 @@ async def test_answers_that_flow_outweigh_questions_that_are_missed(monkeypatch:
         )
         server.models["m"] = model = AttachedModel(server.url, ENGINE_KEY, Listed(id="m"))
         for _ in range(3):
-            with model.tracking() as flight:
-                flight.saw(100)
+            model.flight.saw(100)
             await server.look()
         assert model.answers
 

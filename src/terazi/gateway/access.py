@@ -117,6 +117,7 @@ class Keyring:
 
     Attributes:
         open: no key is needed.
+        edition: another object when the keys are others.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Keyring:
     ) -> None:
         self._holders: tuple[tuple[bytes, Caller], ...] = ()
         self.open = True
+        self.edition = object()
         self.replace(keys, digests=digests)
 
     def replace(
@@ -134,6 +136,7 @@ class Keyring:
         holders += [(bytes.fromhex(digest), holder) for digest, holder in (digests or {}).items()]
         self._holders = tuple(holders)
         self.open = not holders
+        self.edition = object()
 
     @property
     def callers(self) -> tuple[Caller, ...]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol, TypeVar
 
-from terazi.gateway.in_flight import Stay
+from terazi.gateway.in_flight import InFlight
 
 #: The lifecycle state in which a backend answers at once; in any other one ``Backend.ready`` is awaited.
 READY: Final = "ready"
@@ -96,7 +96,7 @@ class Backend(Protocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests between ``tracking`` and its end."""
+        """Requests that are there: ``flight``'s count."""
         ...
 
     async def ready(self) -> None:
@@ -107,11 +107,9 @@ class Backend(Protocol):
         """
         ...
 
-    def tracking(self, request: str = "") -> Stay:
-        """Count one request as in flight, so that stopping the engine can wait for it.
-
-        *request* is its id, for what is told of a crash. Bytes of its answer are added to what is returned.
-        """
+    @property
+    def flight(self) -> InFlight:
+        """Where each request is counted while it is there, so that stopping the engine can wait for it."""
         ...
 
 

@@ -18,7 +18,7 @@ from typing import Final
 from terazi.gateway.account import CLIENT_GONE, Account, Outcome
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call, Sink
-from terazi.gateway.journal import Journal
+from terazi.gateway.journal import Entry, Journal
 from terazi.gateway.ports import Links, Seats, Ticket
 from terazi.gateway.relay import HEARTBEAT_S, Ending, Relay, Result
 from terazi.gateway.run import Run, blameless, why_lost
@@ -113,7 +113,7 @@ class Broker:
         If an engine is free and nothing goes wrong, all is done from here and from what the engine's connection
         brings. Only a request that waits, or whose engine breaks, gets a task.
         """
-        run = Run(self, call, self._journal.accept(call), sink, over)
+        run = Run(self, call, Entry(self._journal, call), sink, over)
         try:
             self._traffic.enter(run)
             if self._quarantine:
@@ -125,6 +125,7 @@ class Broker:
             else:
                 run.enter(backend)
                 self._send(run, call.body, run.came_out)
+            self._journal.accept(call)  # while the engine works
             if call.stream:
                 self._listen(run.relay)
         except WireError as error:
@@ -252,7 +253,7 @@ class Broker:
     ) -> None:
         """Begin an attempt in the engine that has it; *told* hears how it comes out."""
         call, relay, backend, hold = run.call, run.relay, run.engine, Hold.NOTHING
-        if call.stream and binds(run.fields):
+        if call.stream and binds(call.fields or run.fields):
             hold = hold_of(run.shape, powers_of(backend.card.engine), resume=call.resume)
         if sending is None:
             relay.arm(told, hold=hold)

@@ -48,22 +48,21 @@ class InFlight:
         """It has said all."""
         self._late.discard(say)
 
-    def tracking(self, request: str = "") -> "Stay":
-        """Count one while it is with the engine; *request* is its id, if it is to be named."""
+    def entered(self, request: str) -> None:
+        """The engine gets one; *request* is its id, by which it is named if the engine dies."""
         self._count += 1
-        if request:
-            self._ids[request] = self._ids.get(request, 0) + 1
+        self._ids[request] = self._ids.get(request, 0) + 1
         self._on_change()
-        return Stay(self, request)
 
     def left(self, request: str) -> None:
-        """One that was tracked is not with the engine any more."""
+        """One that had entered is not with the engine any more."""
         self._count -= 1
-        if request:
-            self._left.append((time.monotonic(), request))
-            self._ids[request] -= 1
-            if not self._ids[request]:
-                del self._ids[request]
+        self._left.append((time.monotonic(), request))
+        more = self._ids[request] - 1
+        if more:
+            self._ids[request] = more
+        else:
+            del self._ids[request]
         self._on_change()
 
     def recent(self) -> tuple[str, ...]:
@@ -71,28 +70,3 @@ class InFlight:
         since = time.monotonic() - JUST_LEFT_S
         gone = [request for moment, request in self._left if moment >= since]
         return tuple(dict.fromkeys((*self._ids, *gone)))
-
-
-class Stay:
-    """One request's time with an engine: from now until ``end``, or the end of a ``with``."""
-
-    __slots__ = ("_over", "_request", "flight")
-
-    def __init__(self, flight: InFlight, request: str) -> None:
-        self.flight = flight
-        self._request = request
-        self._over = False
-
-    def end(self) -> None:
-        """It has left; once is enough."""
-        if not self._over:
-            self._over = True
-            self.flight.left(self._request)
-
-    def __enter__(self) -> InFlight:
-        """As ``with`` has it."""
-        return self.flight
-
-    def __exit__(self, *problem: object) -> None:
-        """As ``with`` has it."""
-        self.end()

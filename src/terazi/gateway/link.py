@@ -17,8 +17,8 @@ _CHUNK_HEAD: Final = re.compile(rb"([1-9a-f][0-9a-f]{1,3})\r\n")
 _HEAD_OF_CHUNK: Final = 6
 #: A chunk of whole events ends so.
 _EVENT_END: Final = b"\n\n\r\n"
-#: What somebody must look at before it goes on.
-_WORD_OF_ERROR: Final = b'"error"'
+#: What somebody must look at before it goes on: an engine's error, and "tool_calls" or "function_call".
+_ERROR, _CALL = b'"error"', b"_call"
 _HEADERS: Final = 200
 #: Why an answer broke off that was none.
 NO_HTTP: Final = "its answer is no HTTP"
@@ -124,8 +124,8 @@ class Link(asyncio.Protocol):
     def bypass(self, to: Callable[[bytes], None], keep: Callable[[bytes], None], most_bytes: int) -> None:
         """Give reads that are one chunk of whole events to *to* and *keep*, as they are, instead of the listener.
 
-        It ends with *most_bytes*, and with the first read that is anything else, or has the word "error" in it:
-        that read is told the listener, who may ask for it again.
+        It ends with *most_bytes*, and with the first read that is anything else, or speaks of an error or a call of
+        a tool: that read is told the listener, who may ask for it again.
         """
         if self._between:
             self._pass, self._keep, self._left = to, keep, most_bytes
@@ -149,20 +149,21 @@ class Link(asyncio.Protocol):
     def close(self) -> None:
         """End it after what was written."""
         self._dead = True
-        self._ended()
+        if self._on_end is not None:
+            self._ended()
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """End it now."""
         self._dead = True
-        self._ended()
+        if self._on_end is not None:
+            self._ended()
         if self._transport is not None:
             self._transport.abort()
 
     def _ended(self) -> None:
-        on_end = self._on_end
-        self.stop_waiting()
+        on_end, self._on_end = self._on_end, None
         if on_end is not None:
             on_end()
 
@@ -195,7 +196,8 @@ class Link(asyncio.Protocol):
             left > 0
             and _WHOLE.get(data[:_HEAD_OF_CHUNK]) == size
             and data.endswith(_EVENT_END)
-            and _WORD_OF_ERROR not in data
+            and _ERROR not in data
+            and _CALL not in data
         ):
             self._left = left
             self._keep(data)
@@ -225,7 +227,7 @@ class Link(asyncio.Protocol):
         if self._between:
             if data[-2:] != b"\r\n":  # some of the next chunk's head has come
                 self._between = False
-            elif between:
+            elif between and _WHOLE.get(data[:_HEAD_OF_CHUNK]) != len(data):
                 _learn(data)
         pieces = self._pieces
         if pieces:
@@ -260,9 +262,11 @@ class Link(asyncio.Protocol):
         """The end: of an answer too, if that is how it is framed."""
         listener, self.listener = self.listener, None
         self._transport = None
-        self.end_bypass()
         self._parser = _NOBODYS
-        self._ended()
+        if self._left:
+            self.end_bypass()
+        if self._on_end is not None:
+            self._ended()
         if listener is None or listener.over:
             return
         if self._told and not self._framed and exc is None:

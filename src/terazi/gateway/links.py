@@ -25,7 +25,6 @@ import socket
 import ssl
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -97,24 +96,28 @@ class Exchange(Flow, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
 class Address:
-    """Where an engine is: the parts of its base URL."""
+    """Where an engine is.
 
-    host: str
-    port: int
-    prefix: str
-    tls: bool
+    Args:
+        base_url: as its backend says it.
 
-    @property
-    def authority(self) -> str:
-        """For the ``Host`` field."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    Attributes:
+        host, port, prefix, tls: its parts; *prefix* is its path without a slash at the end.
+        authority: for the ``Host`` field.
+        here: plain HTTP over the loopback device.
+    """
 
-    @property
-    def here(self) -> bool:
-        """Plain HTTP over the loopback device."""
-        return not self.tls and self.host.startswith("127.")
+    __slots__ = ("authority", "here", "host", "port", "prefix", "tls")
+
+    def __init__(self, base_url: str) -> None:
+        parts = urlsplit(base_url)
+        self.tls = parts.scheme == "https"
+        self.host = parts.hostname or ""
+        self.port = parts.port or (443 if self.tls else 80)
+        self.prefix = parts.path.rstrip("/")
+        self.authority = f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        self.here = not self.tls and self.host.startswith("127.")
 
 
 class Links:
@@ -180,8 +183,6 @@ class Links:
             exchange.connect()
         else:
             exchange.write_to(link, spare=stream)
-        if stream and base_url not in self._spares:
-            asyncio.get_running_loop().call_soon(self._provide, base_url)  # while the engine works
         return exchange
 
     def close(self) -> None:
@@ -207,10 +208,7 @@ class Links:
         """The parts of *base_url*."""
         known = self._addresses.get(base_url)
         if known is None:
-            parts = urlsplit(base_url)
-            tls = parts.scheme == "https"
-            port = parts.port or (443 if tls else 80)
-            known = Address(parts.hostname or "", port, parts.path.rstrip("/"), tls)
+            known = Address(base_url)
             if len(self._addresses) >= _ADDRESSES_KEPT:  # each start of an engine brings another port
                 self._addresses.clear()
             self._addresses[base_url] = known
@@ -257,21 +255,17 @@ class Links:
         del self._spares[base_url]
         return link
 
-    def _provide(self, base_url: str) -> None:
-        """Open a connection for the next stream, unless there is one. No request depends on it."""
+    def provide(self, base_url: str) -> None:
+        """Open a connection for the next stream, unless there is one. No request depends on it.
+
+        The time for it is after a stream's first event: before, it would keep that event waiting.
+        """
+        if base_url in self._spares or self._closed or not self.address(base_url).here:
+            return
         address = self.address(base_url)
-        if self._closed or base_url in self._spares or not address.here:
-            return
-        sock: socket.socket | None = None
-        try:
-            sock = self.take_socket()
-            if sock.connect_ex((address.host, address.port)) not in {0, errno.EINPROGRESS}:
-                raise ConnectionRefusedError
-        except OSError:
-            if sock is not None:
-                sock.close()
-            return
-        link = self._spares[base_url] = self.bring_in(sock)
+        loop, link = asyncio.get_running_loop(), Link()
+        self._spares[base_url] = link
+        self._adopt(loop.create_task(loop.create_connection(lambda: link, address.host, address.port)), link)
 
         def forget() -> None:
             if self._spares.get(base_url) is link:
@@ -302,7 +296,7 @@ class Links:
         """The link over *sock*, which the loop gets to know meanwhile; *unsent* is written then."""
         loop = asyncio.get_running_loop()
         link = Link(unsent=unsent, sock=None if isinstance(loop, asyncio.BaseEventLoop) else sock)
-        self.adopt(loop.create_task(loop.create_connection(lambda: link, sock=sock)), link)
+        self._adopt(loop.create_task(loop.create_connection(lambda: link, sock=sock)), link)
         return link
 
     def take_socket(self) -> socket.socket:
@@ -310,8 +304,8 @@ class Links:
         sock, self._spare = self._spare or _new_socket(), None
         return sock
 
-    def adopt(self, adopting: "asyncio.Task[object]", link: Link) -> None:
-        """Keep the task that brings *link*'s socket into the loop, and tell *link* if that fails."""
+    def _adopt(self, adopting: "asyncio.Task[object]", link: Link) -> None:
+        """Keep the task that connects *link*, or brings its socket into the loop, and tell it if that fails."""
         self._adopting.add(adopting)
 
         def over(task: "asyncio.Task[object]") -> None:
@@ -335,7 +329,7 @@ class RunningExchange:
 
     __slots__ = (
         "_backend", "_base_url", "_begun", "_body", "_connecting", "_content_type", "_link", "_links", "_path",
-        "_paused", "_pooled", "_receiver", "_spare", "_traceparent", "_whole_bytes", "over", "reached",
+        "_paused", "_pooled", "_provided", "_receiver", "_spare", "_traceparent", "_whole_bytes", "over", "reached",
     )  # fmt: skip
 
     def __init__(
@@ -359,7 +353,8 @@ class RunningExchange:
         self._receiver = receiver
         self._link: Link | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._pooled = self._spare = self._begun = self._paused = self.over = self.reached = False
+        self._pooled = self._spare = self._begun = self._paused = self._provided = False
+        self.over = self.reached = False
         self._whole_bytes: int | None = 0
 
     # --- the way there ----------------------------------------------------------------------------------
@@ -464,7 +459,12 @@ class RunningExchange:
             if self._whole_bytes > self._links.max_whole_bytes:
                 self._lose(f"the engine's answer is larger than {self._links.max_whole_bytes} bytes")
                 return
+            self._receiver.data(data)
+            return
         self._receiver.data(data)
+        if not self._provided:
+            self._provided = True
+            self._links.provide(self._base_url)
 
     @property
     def ending(self) -> bool:

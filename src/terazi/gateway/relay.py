@@ -180,6 +180,7 @@ class Relay(Tap):
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.abort()
+        if self._bypassing:
             self._end_bypass()
 
     def finish(self, rest: bytes = b"") -> None:
@@ -232,7 +233,8 @@ class Relay(Tap):
     def enough(self) -> None:
         """As ``Tap`` says."""
         if not self._over:
-            self._end_bypass()
+            if self._bypassing:
+                self._end_bypass()
             self._count(self._entry.tail())
             self.finish()
             self._tell(Result(Ending.DONE))
@@ -285,8 +287,7 @@ class Relay(Tap):
             data = self._held_back(data)
         if data:
             self._out(data)
-            plain = self._stitcher is None and self._hold is Hold.NOTHING and not (self._trouble or self._rest)
-            if plain and not data.endswith(_LAST_EVENT[2:]):
+            if self._plain() and not data.endswith(_LAST_EVENT[2:]):
                 self._begin_bypass()
 
     def done(self) -> None:
@@ -294,7 +295,8 @@ class Relay(Tap):
         if not self._stream:
             self._answered(b"".join(self._whole))
             return
-        self._end_bypass()
+        if self._bypassing:
+            self._end_bypass()
         if self._rest:
             rest, self._rest = self._rest.rstrip(b"\r\n"), b""
             if _is_event(rest):  # some servers leave out the last empty line
@@ -323,6 +325,11 @@ class Relay(Tap):
 
     # --- what goes past it ------------------------------------------------------------------------------
 
+    def _plain(self) -> bool:
+        """Whether nothing is looked for in what comes but what the link looks for: errors and calls of tools."""
+        held = self._hold is not Hold.NOTHING and (self._hold is not Hold.CALLS or self._held is not None)
+        return self._stitcher is None and not held and not self._trouble and not self._rest
+
     def _begin_bypass(self) -> None:
         to = self._sink.bypass()
         if to is None or self._exchange is None or self._over or not self._entry.reserve(_BYPASS_BYTES):
@@ -337,25 +344,21 @@ class Relay(Tap):
         """Take down what has gone past, as if it had come this way."""
         if not self._bypassed:
             return
-        chunks = self._bypassed.copy()
+        events = [chunk[chunk.index(b"\n") + 1 : -2] for chunk in self._bypassed]  # without the framing
         self._bypassed.clear()
-        size = 0
-        for chunk in chunks:
-            data = chunk[chunk.index(b"\n") + 1 : -2]  # without the framing
-            size += len(data)
-            self._entry.sent(data)
+        size = sum(map(len, events))
+        self._entry.sent_all(events, size)
         self._quiet = False
         self._sink.bypassed(size)
         if self.flight is not None:
             self.flight.saw(size)
 
     def _end_bypass(self) -> None:
-        if self._bypassing:
-            self._bypassing = False
-            self.settle()
-            self._entry.release()
-            if self.flight is not None:
-                self.flight.tells_no_more(self.settle)
+        self._bypassing = False
+        self.settle()
+        self._entry.release()
+        if self.flight is not None:
+            self.flight.tells_no_more(self.settle)
 
     # --- what becomes of it -----------------------------------------------------------------------------
 

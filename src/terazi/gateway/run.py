@@ -10,7 +10,6 @@ from typing import Any, Final, Protocol
 from terazi.gateway.account import CLIENT_GONE, Attempt
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call, Sink
-from terazi.gateway.in_flight import Stay  # noqa: TC001 - as all others are imported
 from terazi.gateway.journal import Entry
 from terazi.gateway.ports import Ticket, Witness
 from terazi.gateway.relay import Ending, Relay, Result
@@ -67,7 +66,7 @@ class Run:
     FIRST_PAUSE_S: Final = 0.05
 
     __slots__ = (
-        "_broker", "_closed", "_fields", "_over", "_sent_at", "_setbacks", "_shape", "_stay", "_strikes", "_task",
+        "_broker", "_closed", "_fields", "_inside", "_over", "_sent_at", "_setbacks", "_shape", "_strikes", "_task",
         "attempts", "backend", "broke_off", "call", "death", "entry", "lost", "pause_s", "relay", "replayed",
         "steps", "suspect", "ticket", "unreached_since",
     )  # fmt: skip
@@ -95,7 +94,7 @@ class Run:
         self._setbacks: Setbacks | None = None
         self._fields: Mapping[str, Any] | None = None
         self._shape: Shape | None = None
-        self._stay: Stay | None = None
+        self._inside = False
         self._sent_at: float | None = None
 
     # --- one engine after the other
@@ -103,8 +102,9 @@ class Run:
     def enter(self, backend: Backend) -> None:
         """*backend* has it from now on, and counts it."""
         self.backend = backend
-        stay = self._stay = backend.tracking(self.call.id)
-        self.relay.flight = stay.flight
+        flight = self.relay.flight = backend.flight
+        flight.entered(self.call.id)
+        self._inside = True
 
     def sent(self, now: float) -> None:
         """The engine gets it now, or what continues it."""
@@ -123,10 +123,10 @@ class Run:
 
     def leave(self, lost: str | None) -> None:
         """No engine has it; *lost* says why the attempt broke off, if it did."""
-        stay, self._stay = self._stay, None
-        if stay is None:
+        if not self._inside:
             return
-        stay.end()
+        self._inside = False
+        self.engine.flight.left(self.call.id)
         began, self._sent_at = self._sent_at, None
         if began is not None:
             now = asyncio.get_running_loop().time()
@@ -260,11 +260,11 @@ class Run:
             return
         self._closed = True
         try:
-            self.relay.detach()
-            self.leave(None)
+            self.relay.let_go()
+            if self._inside:
+                self.leave(None)
             self._broker.close(self)
         finally:
-            self.relay.let_go()
             over, self._over = self._over, None
             if over is not None:
                 over()

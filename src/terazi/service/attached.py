@@ -14,7 +14,7 @@ import aiohttp
 
 from terazi.errors import EngineError
 from terazi.gateway.backend import READY, HeldMemory, ModelCard
-from terazi.gateway.in_flight import InFlight, Stay
+from terazi.gateway.in_flight import InFlight
 from terazi.policy.dispatch_messages import ReplicaChanged
 from terazi.policy.progress import Liveness, Patience
 from terazi.supervisor.health import EngineClient
@@ -64,7 +64,7 @@ class AttachedModel:
         self.replica = f"{listed.id} at {url}"
         self.card = _card(listed, url, aliases)
         self.answers = True
-        self._flight = InFlight()
+        self.flight = InFlight()
 
     @property
     def engines(self) -> tuple["AttachedModel", ...]:
@@ -89,12 +89,12 @@ class AttachedModel:
     @property
     def in_flight(self) -> int:
         """Requests of ours in it."""
-        return self._flight.count
+        return self.flight.count
 
     @property
     def bytes_seen(self) -> int:
         """Of its answers so far."""
-        return self._flight.bytes_seen
+        return self.flight.bytes_seen
 
     async def ready(self) -> None:
         """As its server was when it was last asked.
@@ -104,10 +104,6 @@ class AttachedModel:
         """
         if not self.answers:
             raise EngineError(f"{self.base_url} does not answer", hint="start that server; it is looked for on")
-
-    def tracking(self, request: str = "") -> Stay:
-        """Count a request while it is there."""
-        return self._flight.tracking(request)
 
     def replica_changed(self) -> ReplicaChanged:
         """What the dispatcher is told about it."""
@@ -128,7 +124,7 @@ class AttachedModel:
             "pid": None,
             "uptime_s": None,
             "plan_id": None,
-            "in_flight": self._flight.count,
+            "in_flight": self.flight.count,
             "restarts": 0,
             "context": self.listed.context,
             "forecast": None,

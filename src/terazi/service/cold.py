@@ -2,7 +2,7 @@
 
 from terazi.errors import EngineError
 from terazi.gateway.backend import HeldMemory, ModelCard
-from terazi.gateway.in_flight import InFlight, Stay
+from terazi.gateway.in_flight import InFlight
 
 
 class Cold:
@@ -16,6 +16,7 @@ class Cold:
 
     def __init__(self, replica: str, card: ModelCard) -> None:
         self.replica = replica
+        self.flight = InFlight()
         self.card = card
 
     async def ready(self) -> None:
@@ -27,7 +28,3 @@ class Cold:
         raise EngineError(
             f"{self.card.id} is not in memory", hint=f"ask it something, or: terazi load {self.card.id}"
         )
-
-    def tracking(self, request: str = "") -> Stay:
-        """Nothing to count."""
-        return InFlight().tracking(request)

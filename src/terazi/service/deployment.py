@@ -14,7 +14,7 @@ from terazi.engines.llama_cpp.endpoints import MAX_BODY
 from terazi.engines.llama_cpp.launch import launch_spec
 from terazi.engines.llama_cpp.reconcile import reconcile
 from terazi.gateway.backend import HeldMemory, ModelCard
-from terazi.gateway.in_flight import InFlight, Stay
+from terazi.gateway.in_flight import InFlight
 from terazi.memory.bill import HOST
 from terazi.placement.plan import Plan
 from terazi.policy.lifecycle import Limits, State
@@ -73,7 +73,7 @@ class Deployment:
         self.card = card
         self.replica = replica
         self.log_path = log_path
-        self._flight = InFlight(lambda: on_use(self))
+        self.flight = InFlight(lambda: on_use(self))
         self._limits = limits
 
         def launch(port: int) -> LaunchSpec:
@@ -103,9 +103,9 @@ class Deployment:
             launch,
             run_dir=str(run_dir),
             log_path=self.log_path,
-            in_flight=lambda: self._flight.count,
-            requests=self._flight.recent,
-            bytes_seen=lambda: self._flight.bytes_seen,
+            in_flight=lambda: self.flight.count,
+            requests=self.flight.recent,
+            bytes_seen=lambda: self.flight.bytes_seen,
             patience=_patience(limits),
             device_memory=device_memory,
             on_change=lambda state: on_change(self, state),
@@ -137,11 +137,7 @@ class Deployment:
     @property
     def in_flight(self) -> int:
         """Requests that the engine is working on."""
-        return self._flight.count
-
-    def tracking(self, request: str = "") -> Stay:
-        """Count a request while it is with the engine."""
-        return self._flight.tracking(request)
+        return self.flight.count
 
     @property
     def ended_from_outside(self) -> bool:
@@ -205,7 +201,7 @@ class Deployment:
             "pid": self.runner.pid,
             "uptime_s": self._uptime_s(),
             "plan_id": self.plan.id,
-            "in_flight": self._flight.count,
+            "in_flight": self.flight.count,
             "restarts": self.runner.restarts,
             "reconciliation": None if self.reconciliation is None else to_json(self.reconciliation),
             "live": await self._ask() if self.runner.state.phase is Phase.READY else None,

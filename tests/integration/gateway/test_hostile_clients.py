@@ -20,7 +20,9 @@ from serving import (
     until,
 )
 from terazi.gateway import desk
+from terazi.gateway.access import Keyring
 from terazi.gateway.app import create_app
+from terazi.gateway.call import Caller
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.server import Gateway
 
@@ -337,6 +339,31 @@ async def test_keys_are_asked_for_before_a_body_is_read() -> None:
         client.writer.write(HOT + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
         status, _, body = await client.answer()
         assert (status, json.loads(body)["error"]["code"]) == (401, "invalid_api_key")
+
+
+async def test_a_head_that_was_let_in_once_is_not_let_in_for_ever() -> None:
+    """Heads that a connection repeats aren't read again, but keys may be taken back meanwhile."""
+    async with running(fake_engine()) as engine:
+        ring = Keyring({"s3cret": Caller(name="anna")})
+        app = create_app(StubDirectory([StubBackend(engine.port)]), keyring=ring)
+        gateway = Gateway(app, "127.0.0.1", 0)
+        await gateway.start()
+        try:
+            async with raw(gateway) as client:
+
+                async def status(key: bytes, body: bytes = b'{"prompt": "a", "max_tokens": 1}') -> int:
+                    client.writer.write(whole(body, b"Authorization: Bearer " + key + b"\r\n"))
+                    return (await client.answer())[0]
+
+                assert [await status(b"s3cret") for _ in range(4)] == [200] * 4
+                assert await status(b"s3cret", b'{"prompt": "abc", "max_tokens": 1}') == 200
+                ring.replace({"an0ther": Caller(name="ben")})
+                assert await status(b"s3cret") == 401
+            async with raw(gateway) as client:
+                assert [await status(b"an0ther") for _ in range(4)] == [200] * 4
+                assert await status(b"s3cret") == 401
+        finally:
+            await gateway.stop()
 
 
 async def test_a_thousand_odd_clients_leave_nothing(caplog: pytest.LogCaptureFixture) -> None:

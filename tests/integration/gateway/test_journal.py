@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from terazi.gateway.call import Call, Caller
-from terazi.gateway.journal import LEFT, Journal, unfinished_in
+from terazi.gateway.journal import LEFT, Entry, Journal, unfinished_in
 from terazi.gateway.wire.errors import Api
 
 HERE = Path(__file__).parent
@@ -18,13 +18,13 @@ KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 sys.path[:0] = sys.argv[2:]
-from test_journal import call_of
+from test_journal import accepted, call_of
 from terazi.gateway.journal import Journal
 
 async def main():
     journal = Journal(Path(sys.argv[1]))
     journal.open()
-    entries = [journal.accept(call_of(f"req-{i}")) for i in range(5)]
+    entries = [accepted(journal, call_of(f"req-{i}")) for i in range(5)]
     entries[1].close("200")
     await asyncio.sleep(0.6)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -45,6 +45,12 @@ def call_of(id_: str) -> Call:
         caller=Caller(name="anna"),
         arrived=0,
     )
+
+
+def accepted(journal: Journal, call: Call) -> Entry:
+    """What is kept of *call*, which the journal is told of."""
+    journal.accept(call)
+    return Entry(journal, call)
 
 
 def files(folder: Path) -> list[Path]:
@@ -70,7 +76,7 @@ async def test_a_killed_run_is_told_by_the_next_and_a_living_one_is_left_alone(t
     assert [said["id"] for said in left.requests] == ["req-0", "req-2", "req-3", "req-4"]
     assert (left.requests[0]["key"], left.requests[0]["model"]) == ("anna", "m")
     assert json.loads((tmp_path / LEFT).read_text())["count"] == 4
-    entry = first.accept(call_of("mine"))
+    entry = accepted(first, call_of("mine"))
     await asyncio.sleep(0.4)
     second = Journal(tmp_path)
     assert second.open().count == 0
@@ -83,10 +89,10 @@ async def test_a_killed_run_is_told_by_the_next_and_a_living_one_is_left_alone(t
 async def test_the_file_is_begun_anew_with_what_is_open(tmp_path: Path) -> None:
     journal = Journal(tmp_path, file_bytes=2000, prompts=True)
     journal.open()
-    kept = journal.accept(call_of("kept"))
+    kept = accepted(journal, call_of("kept"))
     for turn in range(4):
         for i in range(20):
-            journal.accept(call_of(f"r{turn}-{i}")).close("200")
+            accepted(journal, call_of(f"r{turn}-{i}")).close("200")
         await asyncio.sleep(0.35)
     (path,) = files(tmp_path)
     assert path.stat().st_size < 12_000
@@ -96,11 +102,22 @@ async def test_the_file_is_begun_anew_with_what_is_open(tmp_path: Path) -> None:
     await journal.close()
 
 
+async def test_what_is_answered_at_once_is_never_written(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.open()
+    for i in range(5):
+        accepted(journal, call_of(f"r{i}")).close("200")
+    await asyncio.sleep(0.4)
+    (file,) = files(tmp_path)
+    assert file.read_bytes() == b""
+    await journal.close()
+
+
 async def test_a_folder_that_cannot_be_written_to_costs_the_file_only(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     journal = Journal(tmp_path / "file")
     assert journal.open().count == 0
-    journal.accept(call_of("a")).close("200")
+    accepted(journal, call_of("a")).close("200")
     await journal.close()
 
 
@@ -113,16 +130,16 @@ async def test_a_full_disk_costs_what_is_written_then_and_is_said_once(
     before, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (300, most))
-        entries = [journal.accept(call_of(f"req-{i}")) for i in range(3)]
+        entries = [accepted(journal, call_of(f"req-{i}")) for i in range(3)]
         await asyncio.sleep(0.4)
         entries[0].close("200")
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(2.2)
         assert [r.message for r in caplog.records if "can't be written" in r.message] == [
             "the journal can't be written now: [Errno 28] No space left on device"
         ]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (before, most))
-    journal.accept(call_of("req-3"))
+    accepted(journal, call_of("req-3"))
     await asyncio.sleep(0.4)
     (file,) = files(tmp_path)
     assert [said["id"] for said in unfinished_in(file.read_bytes())] == ["req-1", "req-2", "req-3"]
@@ -138,9 +155,11 @@ async def test_names_that_need_escaping_come_back_as_they_were(tmp_path: Path) -
     journal = Journal(tmp_path, prompts=True)
     journal.open()
     caller = Caller(name='a "b" \\ \n é \ud83d')
-    journal.accept(replace(call_of("odd"), caller=caller, model="m/é", body=b'{"p": "\xff \n"}'))
-    journal.accept(call_of("over")).close('fault "x"\n')
+    accepted(journal, replace(call_of("odd"), caller=caller, model="m/é", body=b'{"p": "\xff \n"}'))
+    over = accepted(journal, call_of("over"))
     await asyncio.sleep(0.35)
+    over.close('fault "x"\n')
+    await asyncio.sleep(2.2)
     (file,) = files(tmp_path)
     (said,) = unfinished_in(file.read_bytes())
     assert (said["id"], said["key"], said["model"], said["path"]) == (
@@ -156,7 +175,7 @@ async def test_names_that_need_escaping_come_back_as_they_were(tmp_path: Path) -
 
 def test_a_long_answer_is_folded_and_can_still_be_read() -> None:
     journal = Journal()
-    entry = journal.accept(call_of("long"))
+    entry = accepted(journal, call_of("long"))
     n = 20_000
     for i in range(n):
         entry.sent(event(f" {i}"))
@@ -171,7 +190,7 @@ def test_a_long_answer_is_folded_and_can_still_be_read() -> None:
 
 def test_a_bound_over_all_costs_the_resumption_and_nothing_else() -> None:
     journal = Journal(limit_bytes=10_000)
-    entries = [journal.accept(call_of(str(i))) for i in range(3)]
+    entries = [accepted(journal, call_of(str(i))) for i in range(3)]
     for i in range(60):
         for entry in entries:
             entry.sent(event(f" {i}"))

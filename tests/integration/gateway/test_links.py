@@ -230,7 +230,7 @@ async def test_a_spare_connection_is_not_kept_for_long_nor_over_the_end() -> Non
         held.add(writer)
         try:
             await read_request(reader)
-            writer.write(STREAM_HEAD + b"0\r\n\r\n")
+            writer.write(STREAM_HEAD + b"3\r\na\n\n\r\n0\r\n\r\n")
         finally:
             held.discard(writer)
 

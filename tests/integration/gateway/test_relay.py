@@ -9,7 +9,7 @@ import pytest
 from terazi.gateway import relay as module
 from terazi.gateway.call import Call, Flow, Head
 from terazi.gateway.in_flight import InFlight
-from terazi.gateway.journal import Journal
+from terazi.gateway.journal import Entry, Journal
 from terazi.gateway.relay import Ending, Relay, Result
 from terazi.gateway.wire.errors import Api, Fault
 from terazi.policy.resume import CHAT, Hold
@@ -97,7 +97,7 @@ class Attempt:
     def __init__(self, path: str = CHAT, *, stream: bool = True, **armed: Any) -> None:
         call = Call(id="r", api=Api.OPENAI, path=path, body=b"{}", model="m", stream=stream, arrived=0)
         self.client, self.line = Client(), Line()
-        self.entry = Journal().accept(call)
+        self.entry = Entry(Journal(), call)
         self.relay = Relay(call, self.client, self.entry, headers=lambda: {"x-request-id": "r"})
         self.results: list[Result] = []
         self.relay.arm(self.results.append, **armed)
@@ -372,8 +372,21 @@ async def test_an_engine_that_breaks_takes_nothing_along_that_went_past() -> Non
     assert attempt.entry.script().content == "ab"
 
 
-@pytest.mark.parametrize("hold", [Hold.CALLS, Hold.ALL])
-async def test_nothing_goes_past_that_has_to_be_looked_at(hold: Hold) -> None:
-    attempt = Attempt(hold=hold)
+async def test_text_before_a_call_goes_past_and_the_call_does_not() -> None:
+    attempt = Attempt(hold=Hold.CALLS)
+    attempt.relay.data(text("a"))
+    attempt.line.comes(text("b"))
+    attempt.line.ways = None
+    attempt.relay.data(event(CALL))
+    assert attempt.line.ways is None
+    attempt.relay.data(event({}, "tool_calls") + DONE)
+    assert attempt.client.body == text("a")
+    attempt.relay.done()
+    assert attempt.client.body == text("a") + event(CALL) + event({}, "tool_calls") + DONE
+    assert attempt.entry.script().content == "ab"
+
+
+async def test_nothing_goes_past_that_is_held_back_whole() -> None:
+    attempt = Attempt(hold=Hold.ALL)
     attempt.relay.data(text("a"))
     assert attempt.line.ways is None

@@ -37,6 +37,7 @@ class Asker:
         assert int(head, 16) == len(data) - 2
         assert data.endswith(b"\n\n\r\n")
         assert b'"error"' not in data
+        assert b'"tool_calls"' not in data
         self.as_they_came += 1
         self.parts.append(data[:-2])
 
@@ -76,7 +77,12 @@ def test_all_of_an_answer_comes_out_once(chunks: list[tuple[bytes, bytes]], cuts
 
 EVENTS = st.sampled_from(
     [b"data: {%b}\n\n" % (b"x" * size) for size in (2, 30, 31, 200, 300, 5000)]
-    + [b'data: {"error": 1}\n\n', b": ping, of a length that has been seen\n\n", b"data: half of an event, long"]
+    + [
+        b'data: {"error": 1}\n\n',
+        b'data: {"delta": {"tool_calls": [{}]}}\n\n',
+        b": ping, of a length that has been seen\n\n",
+        b"data: half of an event, long",
+    ]
 )
 
 

@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final, Protocol, cast
 
 from terazi.gateway.call import Flow
-from terazi.gateway.front.head import BadHeadError, ChunkedBody, RequestHead, find_end, read_head
+from terazi.gateway.front.head import BadHeadError, ChunkedBody, Pattern, RequestHead, find_end, read_head
 from terazi.gateway.front.limits import Limits
 from terazi.gateway.front.replies import CONTINUE, fault_bytes
 from terazi.gateway.wire.errors import Api, Fault, WireError, api_of, too_large
@@ -83,8 +83,8 @@ class Connection(asyncio.Protocol):
     """The protocol of one connection; its house looks at ``deadline`` when one is due."""
 
     __slots__ = (
-        "_ahead", "_body_began", "_buffer", "_chunks", "_head", "_house", "_pending", "_pieces", "_raw_bytes",
-        "_scanned", "_size", "_stuck", "deadline", "state", "transport",
+        "_again", "_ahead", "_body_began", "_buffer", "_chunks", "_head", "_house", "_pattern", "_pending",
+        "_pieces", "_raw_bytes", "_scanned", "_size", "_stuck", "deadline", "state", "transport",
     )  # fmt: skip
 
     def __init__(self, house: House) -> None:
@@ -97,7 +97,8 @@ class Connection(asyncio.Protocol):
         self._size = self._raw_bytes = 0
         self._body_began = 0.0
         self._pending: Pending | None = None
-        self._ahead = self._stuck = False
+        self._pattern: Pattern | None = None
+        self._ahead = self._stuck = self._again = False
         self.state = State.HEAD
         #: When it is closed unless something happens; monotonic seconds.
         self.deadline = _NEVER
@@ -174,7 +175,7 @@ class Connection(asyncio.Protocol):
                     self.deadline = min(self.deadline, house.now() + house.limits.head_s)
                     self._house.due(self.deadline)
                 return
-            head = read_head(buffer[:end], most_headers=house.limits.headers)
+            head = self._head_in(buffer[:end])
         except BadHeadError as problem:
             self._refuse_bad(problem)
             return
@@ -202,6 +203,15 @@ class Connection(asyncio.Protocol):
             self._read_body(rest)
         elif head.expects and not head.old and self.transport is not None:
             self.transport.write(CONTINUE)
+
+    def _head_in(self, raw: bytes) -> RequestHead:
+        """As the last one was, if it is like it; a client that comes again may come often."""
+        head = None if self._pattern is None else self._pattern.read(raw)
+        if head is None:
+            head = read_head(raw, most_headers=self._house.limits.headers)
+            if self._again:
+                self._pattern = Pattern.of(raw, head)
+        return head
 
     def _read_body(self, data: bytes) -> None:
         head = self._head
@@ -290,7 +300,7 @@ class Connection(asyncio.Protocol):
         if not keep_alive:
             transport.close()
             return
-        self.state = State.HEAD
+        self.state, self._again = State.HEAD, True
         limits = self._house.limits
         self.deadline = self._house.now() + (limits.stall_s if self._stuck else limits.idle_s)
         self._house.due(self.deadline)

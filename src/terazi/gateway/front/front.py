@@ -95,6 +95,10 @@ class Front:
 
     def refuses(self, head: RequestHead) -> Fault | None:
         """As ``House`` has it: on a hot path the gate stands before the body. aiohttp has its own."""
+        pattern, edition = head.pattern, self._desk.keyring.edition
+        if pattern is not None and pattern.edition is edition:  # one like it was let in, by the keys that there are
+            head.caller = pattern.caller
+            return None
         if head.method != "POST" or head.path not in HOT_PATHS:
             return None
         try:
@@ -106,6 +110,8 @@ class Front:
         if encoding is not None and encoding.lower() != "identity":
             message = "the body must not be compressed here"
             return Fault(status=415, message=message, code="unsupported_encoding")
+        if pattern is not None:
+            pattern.caller, pattern.edition = head.caller, edition
         return None
 
     def fields_for(self, head: RequestHead) -> tuple[tuple[str, str], ...]:

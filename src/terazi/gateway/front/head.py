@@ -6,7 +6,7 @@ llhttp reads chunked bodies, and with them the head again.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import httptools
@@ -35,6 +35,10 @@ _HEAD: Final = re.compile(
 )
 _FIELD: Final = re.compile(rf"({_NAME}):({_VALUE})\r\n")
 _OTHER_VERSION: Final = re.compile(r"[A-Z]+ [^ ]+ HTTP/[0-9]\.[0-9]\r\n")
+_MOST_DIGITS: Final = 18
+_LENGTH_FIELD: Final = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})[ \t]*\r\n", re.IGNORECASE)
+#: Of a head whose pattern is kept for as long as its connection.
+_PATTERN_BYTES: Final = 2048
 _BARE: Final = "a line of the head ends without CR and LF"
 _HOST: Final = re.compile(r"[A-Za-z0-9.\-_~%\[\]:]*")
 _LENGTH_DIGITS: Final = 18
@@ -61,6 +65,7 @@ class RequestHead:
         length: bytes of the body; None if it is chunked.
         raw: as it came.
         caller: who asks, once the gate has let it in; None for what has not come to it.
+        pattern: what it has in common with others of its connection, if anything.
     """
 
     method: str
@@ -72,6 +77,7 @@ class RequestHead:
     length: int | None
     raw: str
     caller: Caller | None = None
+    pattern: "Pattern | None" = field(default=None, compare=False, repr=False)
 
     @property
     def expects(self) -> bool:
@@ -90,6 +96,53 @@ class RequestHead:
         if body or self.method in {"POST", "PUT", "PATCH"}:
             lines.append(f"Content-Length: {len(body)}")
         return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1") + body
+
+
+class Pattern:
+    """What the heads of a client's requests have in common: all but the length of the body.
+
+    Clients that keep a connection send the same head on it again and again; it needs to be read once.
+
+    Attributes:
+        caller: whom the gate let in with such a head.
+        edition: of the keys by which it did.
+    """
+
+    __slots__ = ("_after", "_before", "_head", "caller", "edition")
+
+    def __init__(self, before: bytes, after: bytes, head: RequestHead) -> None:
+        self._before = before
+        self._after = after
+        self._head = head
+        self.caller: Caller | None = None
+        self.edition: object = None
+
+    @classmethod
+    def of(cls, raw: bytes, head: RequestHead) -> "Pattern | None":
+        """The one of *raw*, which was read as *head*; None if it has no length, or is too large to be kept."""
+        found = _LENGTH_FIELD.search(raw) if len(raw) <= _PATTERN_BYTES and head.length is not None else None
+        return None if found is None else cls(raw[: found.start(1)], raw[found.end(1) :], head)
+
+    def read(self, raw: bytes) -> RequestHead | None:
+        """*raw* as ``read_head`` reads it; None if it has another pattern."""
+        before, after, head = self._before, self._after, self._head
+        size = len(raw) - len(before) - len(after)
+        if not (0 < size <= _MOST_DIGITS and raw.startswith(before) and raw.endswith(after)):
+            return None
+        digits = raw[len(before) : len(before) + size]
+        if not digits.isdigit():
+            return None
+        return RequestHead(
+            head.method,
+            head.path,
+            head.query,
+            {**head.fields, "content-length": digits.decode()},
+            head.old,
+            head.keep_alive,
+            int(digits),
+            raw.decode("latin-1"),
+            pattern=self,
+        )
 
 
 #: Stands where a parser was, so that no cycle is left for the garbage collector.
