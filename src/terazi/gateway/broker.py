@@ -359,9 +359,9 @@ class Broker:
         """It is over: its place is free, and its books are closed."""
         relay = run.relay
         self._listening.discard(relay)
+        self._traffic.leave(run)
         if run.ticket is not None:
             run.ticket.leave(relay.tokens)
-        self._traffic.leave(run)
         outcome = Outcome(
             status=relay.status or CLIENT_GONE,
             code=relay.code,

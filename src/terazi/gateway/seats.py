@@ -221,16 +221,21 @@ class Seats:
             self._execute(commands, now)
 
     def _execute(self, commands: list[Command], now: float) -> None:
-        """Do what they say, and take in what happens because of that."""
+        """Do what they say, and take in what happens because of that.
+
+        A ticket may have left in the very step that calls it up or turns it away, as when its deadline has passed.
+        """
         self._stepping = True
         try:
             while True:
                 for command in commands:
                     match command:
                         case Dispatch(id=id_, replica=replica):
-                            self._tickets.pop(id_).seated(self._backends[replica], now)
+                            if (ticket := self._tickets.pop(id_, None)) is not None:
+                                ticket.seated(self._backends[replica], now)
                         case TurnAway(id=id_):
-                            self._tickets.pop(id_).turned_away(fault_of(command))
+                            if (ticket := self._tickets.pop(id_, None)) is not None:
+                                ticket.turned_away(fault_of(command))
                         case WantModel():
                             if self.keeper is not None:
                                 self.keeper.want(command)

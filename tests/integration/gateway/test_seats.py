@@ -129,6 +129,25 @@ async def test_draining_tells_those_who_wait_and_leaves_those_in_engines() -> No
     served.leave(3)
 
 
+async def test_who_leaves_at_its_deadline_takes_nothing_along() -> None:
+    """Its broker keeps the same deadline, and which of the two clocks is looked at first is chance."""
+    now = 100.0
+    seats = Seats(Models(NamedModel("m")), clock=lambda: now)
+    opened(seats, "m#1")
+    first = seats.enter(call(arrived=now))
+    late = seats.enter(call(arrived=now, deadline_s=1))
+    last = seats.enter(call(arrived=now))
+    now += 1
+    late.leave()
+    first.leave(1)
+    assert (first.backend, late.backend) == (None, None)
+    assert last.backend is not None
+    last.leave(1)
+    seats.close()
+    [line] = seats.survey().lines
+    assert (line.waiting, line.running) == (0, 0)
+
+
 async def test_a_deadline_is_kept_by_the_clock() -> None:
     seats = seats_of(NamedModel("m"))
     now = asyncio.get_running_loop().time()
