@@ -1,6 +1,6 @@
 """Answers calls: a place in an engine, the request sent, the answer passed on, and what follows if that breaks.
 
-    answer(call, sink):  seats.enter ─▶ seat ─▶ links.send ─▶ relay ─▶ sink
+    begin(call, sink):   seats.enter ─▶ seat ─▶ links.send ─▶ relay ─▶ sink
                               ▲                          │
                               └── policy.resume ◀── lost ┘
 
@@ -134,19 +134,6 @@ class Broker:
             _log.exception("answering request %s failed", call.id)
             run.fail(server_error())
         return run
-
-    async def answer(self, call: Call, sink: Sink) -> None:
-        """Answer *call* into *sink*; returns when all is over.
-
-        To cancel it is to say that the client left: the engine is freed at once.
-        """
-        over = asyncio.Event()
-        run = self.begin(call, sink, over.set)
-        try:
-            await over.wait()
-        except asyncio.CancelledError:
-            run.cancel()
-            raise
 
     @property
     def cutting(self) -> bool:

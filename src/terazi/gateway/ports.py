@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from terazi.gateway.backend import Backend
 from terazi.gateway.call import Call
-from terazi.gateway.links import Exchange, Receiver
+from terazi.gateway.exchange import Exchange, Receiver
 
 
 @runtime_checkable

@@ -16,9 +16,9 @@ from typing import Final
 
 from terazi.gateway.account import END_BYTES
 from terazi.gateway.call import Call, Head, Sink, Tap
+from terazi.gateway.exchange import Exchange
 from terazi.gateway.in_flight import InFlight  # noqa: TC001 - as all others are imported
 from terazi.gateway.journal import Entry
-from terazi.gateway.links import Exchange
 from terazi.gateway.wire.errors import RETRY_AFTER_S, Fault
 from terazi.gateway.wire.stitch import DivergedError, Stitcher
 from terazi.policy.resume import Hold

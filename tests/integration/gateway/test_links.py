@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from serving import StubBackend, until
-from terazi.gateway.links import Exchange, Links, RunningExchange
+from terazi.gateway.exchange import Exchange, RunningExchange
+from terazi.gateway.links import Links
 from terazi.supervisor.process import free_port
 
 pytestmark = pytest.mark.timeout(30)

@@ -14,7 +14,7 @@ from serving import CARD, CHAT, StubBackend, StubDirectory, fake_engine, ledger,
 from terazi.gateway.account import Outcome
 from terazi.gateway.answer import Answer
 from terazi.gateway.broker import Broker
-from terazi.gateway.call import Call
+from terazi.gateway.call import Call, Sink
 from terazi.gateway.links import Links
 from terazi.gateway.passing import PassingSeats
 from terazi.gateway.traffic import Traffic
@@ -24,6 +24,17 @@ from terazi.gateway.wire.transcript import Transcript
 from terazi.policy.resume import Setbacks
 
 STREAM = {**CHAT, "stream": True, "max_tokens": 40}
+
+
+async def answered(broker: Broker, call: Call, sink: Sink) -> None:
+    """Answer it, and wait until all is over; to cancel this is to be a client that leaves."""
+    over = asyncio.Event()
+    run = broker.begin(call, sink, over.set)
+    try:
+        await over.wait()
+    except asyncio.CancelledError:
+        run.cancel()
+        raise
 
 
 class Book:
@@ -104,7 +115,7 @@ def call_of(fields: dict[str, Any], path: str = "/v1/chat/completions", **more: 
 async def ask(broker: Broker, call: Call) -> tuple[Answer, bytes]:
     """The whole answer."""
     answer = Answer()
-    await broker.answer(call, answer)
+    await answered(broker, call, answer)
     await answer.head()
     return answer, await answer.body()
 
@@ -185,7 +196,7 @@ async def test_all_text_sent_and_only_the_end_missing_needs_no_engine() -> None:
     backend.lives[0] = first
     async with broker_over(backend) as (broker, book):
         answer, text = Answer(), ""
-        task = asyncio.create_task(broker.answer(call_of(fields), answer))
+        task = asyncio.create_task(answered(broker, call_of(fields), answer))
         body = b""
         async for chunk in answer:
             body += chunk
@@ -236,7 +247,7 @@ async def test_what_cannot_be_continued_ends_with_an_error_that_says_so(more: di
     lives = (("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), ())
     async with broker_over(Phoenix(*lives)) as (broker, book):
         answer = Answer()
-        await broker.answer(call_of({**STREAM, **more}), answer)
+        await answered(broker, call_of({**STREAM, **more}), answer)
         with pytest.raises(WireError, match=why) as caught:
             await answer.body()
     assert caught.value.fault.code == "engine_cut"
@@ -247,7 +258,7 @@ async def test_a_client_may_ask_for_the_error() -> None:
     lives = (("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), ())
     async with broker_over(Phoenix(*lives)) as (broker, _):
         answer = Answer()
-        await broker.answer(call_of(STREAM, resume=False), answer)
+        await answered(broker, call_of(STREAM, resume=False), answer)
         with pytest.raises(WireError, match="asked not to be resumed"):
             await answer.body()
 
@@ -256,7 +267,7 @@ async def test_an_engine_that_is_not_known_to_continue_chats_gives_an_honest_err
     lives = (("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), ())
     async with broker_over(Phoenix(*lives, engine="something else")) as (broker, _):
         answer = Answer()
-        await broker.answer(call_of(STREAM), answer)
+        await answered(broker, call_of(STREAM), answer)
         with pytest.raises(WireError, match="can't continue a chat"):
             await answer.body()
 
@@ -286,7 +297,7 @@ async def test_a_request_that_kills_two_engines_is_quarantined_and_a_third_never
     async with broker_over(Phoenix(killing, killing, third)) as (broker, book):
         for _ in range(2):
             answer = Answer()
-            await broker.answer(call_of(CHAT), answer)
+            await answered(broker, call_of(CHAT), answer)
             with pytest.raises(WireError) as caught:
                 await answer.head()
             assert caught.value.fault.code == "request_quarantined"
@@ -303,7 +314,7 @@ async def test_an_engine_that_breaks_off_after_every_token_is_given_up() -> None
     whole, _ = await uncut(STREAM)
     async with broker_over(Phoenix(*[flags] * (Setbacks.MEAGRE_LIMIT + 1))) as (broker, book):
         answer, body = Answer(), b""
-        await broker.answer(call_of(STREAM), answer)
+        await answered(broker, call_of(STREAM), answer)
         with pytest.raises(WireError, match="next to nothing") as caught:  # noqa: PT012 - what came before it counts
             async for chunk in answer:
                 body += chunk
@@ -336,7 +347,7 @@ async def test_a_stream_that_waits_for_its_engine_is_kept_alive() -> None:
 async def test_a_deadline_ends_an_answer_under_way() -> None:
     async with broker_over(Phoenix(("--fake-no-tokens",))) as (broker, book):
         answer = Answer()
-        await broker.answer(call_of(STREAM, deadline_s=0.3), answer)
+        await answered(broker, call_of(STREAM, deadline_s=0.3), answer)
         with pytest.raises(WireError) as caught:
             await answer.head()
     assert caught.value.fault.status == 504
@@ -346,7 +357,7 @@ async def test_a_deadline_ends_an_answer_under_way() -> None:
 async def test_an_engine_out_of_reach_is_given_up_in_time() -> None:
     async with broker_over(StubBackend(1), unreached_s=0.5) as (broker, _):
         answer = Answer()
-        await broker.answer(call_of(CHAT), answer)
+        await answered(broker, call_of(CHAT), answer)
         with pytest.raises(WireError, match="can't be reached"):
             await answer.head()
 
@@ -355,7 +366,7 @@ async def test_a_client_that_leaves_while_its_engine_is_away_is_let_go() -> None
     backend = Phoenix(("--fake-tokens", "40", "--fake-exit-at", "after-tokens:5"), after="backing_off")
     async with broker_over(backend) as (broker, book):
         answer = Answer()
-        task = asyncio.create_task(broker.answer(call_of(STREAM), answer))
+        task = asyncio.create_task(answered(broker, call_of(STREAM), answer))
         while backend.deaths == 0:  # noqa: ASYNC110 - another process dies
             await asyncio.sleep(0.01)
         task.cancel()
