@@ -338,7 +338,10 @@ class Broker:
         """One timer for all: a stream's own would be set and cancelled for each that is never silent."""
         self._timer = None
         for relay in tuple(self._listening):
-            relay.beat()
+            try:
+                relay.beat()
+            except Exception:  # that of one must not be the last of all
+                _log.exception("a stream's sign of life failed")
         if self._listening:
             self._timer = asyncio.get_running_loop().call_later(self._heartbeat_s, self._beat)
 

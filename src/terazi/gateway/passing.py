@@ -29,11 +29,11 @@ class PassingSeats:
 
 
 class _Ticket:
-    backend: Backend | None = None
     position: int | None = None
     expected_wait_s: float | None = None
 
     def __init__(self, backend: Backend, ready_wait_s: float) -> None:
+        self.backend: Backend | None = backend if backend.state == READY else None
         self._backend = backend
         self._ready_wait_s = ready_wait_s
 
