@@ -1,6 +1,7 @@
 """What the gateway adds and costs: the same streams direct, through nginx and through the gateway, in turn.
 
     PYTHONPATH=src:tests:benchmarks python benchmarks/bench_gateway.py [--streams 1,16,64,256] [--rounds 6]
+        [--events 64]
         [--peer NAME=PORT,PID] [--skip idle]
 
 All targets are measured in one run, call by call in turn, so that whatever else the machine does meets each of
@@ -49,16 +50,16 @@ def quantile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] * 1000
 
 
-async def paced(targets: list[Target], streams: int, rounds: int) -> None:
+async def paced(targets: list[Target], streams: int, rounds: int, length: int) -> None:
     """*streams* clients, each calling all targets in turn, spread over the length of a stream."""
-    request = request_bytes(events=EVENTS, every_ms=EVERY_MS)
+    request = request_bytes(events=length, every_ms=EVERY_MS)
     firsts: dict[str, list[float]] = {t.name: [] for t in targets}
     events = dict.fromkeys(firsts, 0)
 
     async def client(number: int) -> None:
         caller = Caller()
         # requests that all start at one instant would measure a queue
-        await asyncio.sleep(number / streams * EVENTS * EVERY_MS / 1000)
+        await asyncio.sleep(number / streams * length * EVERY_MS / 1000)
         for turn in range(rounds):
             for step in range(len(targets)):
                 target = targets[(number + turn + step) % len(targets)]
@@ -173,10 +174,10 @@ async def measure(args: argparse.Namespace, folder: Path) -> None:
         for target in targets:
             await until_it_answers(target)
         if "paced" not in args.skip:
-            print(f"\n{EVENTS} events, one every {EVERY_MS} ms; time to the first in ms, CPU in µs per event")
+            print(f"\n{args.events} events, one every {EVERY_MS} ms; time to the first in ms, CPU in µs per event")
             print("streams  target          p50      p99    added      p99  CPU/event")
             for streams in args.streams:
-                await paced(targets, streams, args.rounds)
+                await paced(targets, streams, args.rounds, args.events)
         if "split" not in args.skip:
             print("\nCPU in µs of a request that gets one event, and of each further event")
             print("streams  target       a request   a further event")
@@ -203,6 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--streams", type=lambda text: [int(n) for n in text.split(",")], default=[1, 16, 64, 256])
+    parser.add_argument("--events", type=int, default=EVENTS, help="of a stream in the first table")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=PORT,PID", type=str)
     parser.add_argument("--skip", default="", help="paced, split, flat, idle: any of them, with commas")
     args = parser.parse_args()

@@ -83,8 +83,8 @@ def test_a_plan_fits_and_places_every_layer_once(spec: ModelSpec, on: Machine, w
     assert slots == work.users
     assert llama_cpp_settings(answer.settings).n_ctx >= slots * asked
     layers_at_host = rows[-1].layers not in (None, (spec.block_count,) * 2)
-    settings_ = llama_cpp_settings(answer.settings)
-    experts_at_host = settings_.n_cpu_moe or any(place == "CPU" for _, place in settings_.override_tensor)
+    chosen = llama_cpp_settings(answer.settings)
+    experts_at_host = chosen.n_cpu_moe or any(place == "CPU" for _, place in chosen.override_tensor)
     assert (answer.verdict is Verdict.FITS_OFFLOADED) == bool(on.devices and (layers_at_host or experts_at_host))
     again = follow(spec, on, llama_cpp_settings(answer.settings), work)
     assert isinstance(again, Plan)

@@ -131,10 +131,7 @@ class Keeper:
         if state.wants or state.closed or state.memory.lingering or state.memory.asked_at is not None:
             return False
         return all(
-            not (unit.forgotten or unit.out is not None or unit.more_room)
-            and (
-                (unit.at is Residence.READY and unit.admitted) or (unit.at is Residence.COLD and not unit.wanted_in)
-            )
+            (unit.at is Residence.READY and unit.admitted) or (unit.at is Residence.COLD and not unit.wanted_in)
             for unit in state.units.values()
         )
 

@@ -45,7 +45,7 @@ def ensure_warden() -> int | None:
             setsid=True,
         )
         _Warden.pipe = writing
-    except (OSError, NotImplementedError):
+    except (OSError, NotImplementedError):  # the latter where the C library knows no POSIX_SPAWN_SETSID
         os.close(writing)
         return None
     finally:
